@@ -23,13 +23,12 @@ from minitransformer.attention.dot_product import attend_to_buffer, dot_product_
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.attention.projected import Projected, Projection
 from minitransformer.checks import frozen
-from minitransformer.functional import LinearPullback, RMSNormPullback, linear, normed, rms_norm
+from minitransformer.functional import LinearPullback, RMSNormPullback, linear, rms_norm
 from minitransformer.positions.rope import RoPE
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
-EPS = 1e-6  # of the norms of latents
 ABSORBED = 4  # a step of at most so many tokens is absorbed: making keys of all that came before would take longer
 
 
@@ -156,7 +155,7 @@ class NarrowPullback(Pullback):
 def _narrow(X: Array, W: Array, gamma: Array) -> tuple[Array, NarrowPullback]:
     """The latent RMS(X W) γ, (*batch, n, r)."""
     Z, product = linear(X, W)
-    C, norm = rms_norm(Z, gamma, eps=EPS)
+    C, norm = rms_norm(Z, gamma)
     return C, NarrowPullback(product, norm)
 
 
@@ -232,7 +231,8 @@ class Latent(Projected):
         return self._rank + self._rotary
 
     @cached_property
-    def _rope(self) -> RoPE:
+    def rotate(self) -> RoPE:
+        """What turns a part of the queries and the one key."""
         return RoPE(self._rotary, self.base)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> LatentParams:
@@ -261,10 +261,10 @@ class Latent(Projected):
         if params.W_dq is not None and params.gamma_q is not None:
             Z, queries = _narrow(X, params.W_dq, params.gamma_q)
         (Q, q), (Q_R, q_r) = linear(Z, params.W_q), linear(Z, params.W_qr)
-        Q_R, turn_q = self._rope.turn(split_heads(Q_R, self.heads), length=n)
+        Q_R, turn_q = self.rotate.turn(split_heads(Q_R, self.heads), length=n)
         C, latent = _narrow(X, params.W_dc, params.gamma_c)
         K_R, k_r = linear(X, params.W_kr)
-        K_R, turn_k = self._rope.turn(K_R, length=n)
+        K_R, turn_k = self.rotate.turn(K_R, length=n)
         Y, attention = latent_attention(
             split_heads(Q, self.heads), Q_R, C, K_R, params.W_uk, params.W_uv, causal=causal, mask=mask
         )
@@ -273,13 +273,18 @@ class Latent(Projected):
 
     def projections(self, params: LatentParams) -> list[Projection]:
         """The queries and what is turned of them, or their latent; then the latent of keys and values, and the turned key."""
-        rows = [Projection(params.W_dc, None, None, self._rank), Projection(params.W_kr, None, 1, self._rotary)]
+        latent = Projection(params.W_dc, None, None, self._rank, params.gamma_c)
+        rows = [latent, Projection(params.W_kr, None, 1, self._rotary, turned=True)]
         if params.W_dq is not None:
-            return [Projection(params.W_dq, None, None, params.W_dq.shape[-1]), *rows]
-        return [self._queries(params.W_q), self._queries(params.W_qr), *rows]
+            return [Projection(params.W_dq, None, None, params.W_dq.shape[-1], params.gamma_q), *rows]
+        return [*self._queries(params), *rows]
 
-    def _queries(self, W: Array) -> Projection:
-        return Projection(W, None, self.heads, W.shape[-1] // self.heads)
+    def _queries(self, params: LatentParams) -> list[Projection]:
+        widths = self.width // self.heads, self._rotary
+        return [
+            Projection(W, None, self.heads, width, turned=turned)
+            for W, width, turned in zip((params.W_q, params.W_qr), widths, (False, True), strict=True)
+        ]
 
     def _output(self, params: LatentParams) -> tuple[Array, None]:
         return params.W_o, None
@@ -290,16 +295,12 @@ class Latent(Projected):
         cost   absorbed, for a few tokens: O(m H (2 r + d_r)) for one, and nothing is made of the m rows
         """
         *queries, C, K_R = arrays
-        if params.W_dq is not None and params.gamma_q is not None:
-            Z = normed(queries[0], params.gamma_q, None, eps=EPS)
-            queries = [self._queries(W).of(Z) for W in (params.W_q, params.W_qr)]
+        n, r = C.shape[-2], self._rank
+        if params.W_dq is not None:
+            first = 0 if state is None else state.length
+            queries = [self._projected(projection, queries[0], first) for projection in self._queries(params)]
         Q, Q_R = queries
-        n, first, r = C.shape[-2], 0 if state is None else state.length, self._rank
-        C = normed(C, params.gamma_c, None, eps=EPS)
-        turned = np.concatenate([Q_R, K_R], -3)
-        turned, _ = self._rope.turn(turned, first=first, length=first + n)
-        Q_R, K_R = turned[..., :-1, :, :], turned[..., -1, :, :]
-        rows = np.concatenate([C, K_R], -1)
+        rows = np.concatenate([C, K_R[..., 0, :, :]], -1)
         nothing = rows[..., :0]  # a state of keys alone
         state = KeysValues.of(rows, nothing) if state is None else state.extended(rows, nothing)
         if n == 1:

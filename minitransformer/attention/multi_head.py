@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype, refuse_indivisible, scale_for, uniform
+from minitransformer.arrays import refuse_indivisible, scale_for, uniform
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.core import Core
 from minitransformer.attention.output_gate import OutputGatePullback, output_gate
 from minitransformer.attention.projected import Projected, Projection
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.checks import frozen
-from minitransformer.functional import LinearPullback, affine, linear, rms_norm
+from minitransformer.functional import LinearPullback, linear, rms_norm
 from minitransformer.gather_scatter import for_each_head, merge_heads, split_heads, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_leaves
 from minitransformer.typing import Array, Bool, Float, checked
@@ -385,21 +385,6 @@ class MultiHeadAttention(Projected):
         stream_heads = {name: s for name, (_, s) in streams.items()}
         return Y, MultiHeadPullback(q, k, v, stream_heads, attention, o, self.heads, gate=gate)
 
-    def step(
-        self, params: MultiHeadParams, X: Float[Array, "*batch n {self.width}"], state: Any = None
-    ) -> tuple[Array, Any]:
-        """Causal self-attention of new tokens X after those in the state; returns Y and the longer state.
-
-        cost   that of the core's step beside O(D²); for softmax O(m D) for one new token, instead of O(m² D) for all again
-        """
-        if self.rotate is not None and not self.rotate.fixed:
-            raise TypeError(f"{type(self.rotate).__name__} keeps no state: the angles change with the length")
-        one_dtype(X=X, W_v=params.W_v)
-        first = 0 if state is None else state.length
-        arrays = [self._plain(projection, X, first) for projection in self.projections(params)]
-        Y, state = self._go_on(params, arrays, state)
-        return affine(merge_heads(Y), params.W_o, params.b_o), state
-
     def projections(self, params: MultiHeadParams) -> list[Projection]:
         """How a step projects X: to values, then to queries and to keys where there are such, then to the streams."""
         d, turned, own = self.d, self.rotate is not None, params.streams or {}
@@ -419,15 +404,6 @@ class MultiHeadAttention(Projected):
     def mixed(self) -> int:
         """H d, the heads side by side."""
         return self.heads * self.d
-
-    def _plain(self, projection: Projection, X: Array, first: int) -> Array:
-        """X W + b in heads, normalised and turned as `_project` does it, but without a pullback."""
-        Y = projection.of(X)
-        if projection.gain is not None:
-            Y, _ = rms_norm(Y, projection.gain)
-        if not projection.turned:
-            return Y
-        return self.rotate.turn(Y, first=first, length=first + X.shape[-2])[0]
 
     def _go_on(self, params: MultiHeadParams, arrays: list[Array], state: Any) -> tuple[Array, Any]:
         """Y of the heads for new tokens, from the arrays that they were projected to; and the longer state."""

@@ -1,6 +1,6 @@
 """Mixers whose step has three parts, so that loops can do what is around the second for all of them.
 
-A₁, A₂, …  = X W + b                 the projections of each new token
+A₁, A₂, …  = X W + b                 the projections of each new token; normed and turned, where a mixer says so
 Y, state  ← A₁, A₂, …, state         what the mixer makes of them and of the past
 Y W_o + b_o                          or Y + b_o
 """
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.core import Mixer
-from minitransformer.functional import affine
+from minitransformer.functional import affine, rms_norm
 from minitransformer.gather_scatter import merge_heads, split_heads
 from minitransformer.pullback import Tree
 from minitransformer.typing import Array, Float
@@ -40,7 +40,7 @@ class Projection(NamedTuple):
 
 
 class Projected(Mixer):
-    """A mixer that says its three parts; its step is made of them."""
+    """A mixer that says its three parts; its step is made of them. `rotate` is what turns those projections that are turned."""
 
     rotate: Any = None
 
@@ -62,13 +62,28 @@ class Projected(Mixer):
         return self.width
 
     def step(self, params: Tree, X: Float[Array, "*batch n {self.width}"], state: Any = None) -> tuple[Array, Any]:
-        """Y of new tokens after those in the state, and the longer state."""
+        """Y of new tokens after those in the state, causally; and the longer state.
+
+        cost   what the mixer needs beside O(D²); softmax O(m D) for one new token, instead of O(m² D) for all again
+        """
+        if self.rotate is not None and not self.rotate.fixed:
+            raise TypeError(f"{type(self.rotate).__name__} keeps no state: the angles change with the length")
         projections = self.projections(params)
         one_dtype(X=X, W=projections[0].W)
-        Y, state = self._go_on(params, [projection.of(X) for projection in projections], state)
+        first = 0 if state is None else state.length
+        Y, state = self._go_on(params, [self._projected(projection, X, first) for projection in projections], state)
         if Y.ndim > X.ndim:
             Y = merge_heads(Y)
         W_o, b_o = self._output(params)
         if W_o is not None:
             return affine(Y, W_o, b_o), state
         return Y if b_o is None else Y + b_o, state
+
+    def _projected(self, projection: Projection, X: Array, first: int) -> Array:
+        """X W + b in heads, normed and turned as it is said: row i stands at the position first + i."""
+        Y = projection.of(X)
+        if projection.gain is not None:
+            Y, _ = rms_norm(Y, projection.gain)
+        if not projection.turned:
+            return Y
+        return self.rotate.turn(Y, first=first, length=first + X.shape[-2])[0]

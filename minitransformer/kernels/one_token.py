@@ -48,10 +48,11 @@ EVERY_KEY = np.empty((1, 0), np.bool_)
 MANY = 2**19  # weights; to call a second thread for fewer takes longer than to read them
 KEPT = 128  # blocks whose addresses are remembered, at most
 
-# A row says where the arrays of a block are. First the addresses of these twelve; W₃ and b₃ may be empty. Then five numbers for
-# each projection: the addresses of W, of b and of the gain, 0 for no gain; how many columns it has; and 1 if it is turned, or 0.
+# A row says where the arrays of a block are. First the addresses of these twelve; W₃ and b₃ may be empty. Then six numbers for
+# each projection: the addresses of W, of b and of the gain, 0 for no gain; how many columns it has; how many of them are one row
+# that is normed or turned; and 1 if it is turned, or 0.
 GAMMA, BETA, GAMMA_2, BETA_2, W_O, B_O, W_1, B_1, W_3, B_3, W_2, B_2, FIRST = range(13)
-EACH = 5
+EACH = 6
 
 
 @intrinsic
@@ -174,7 +175,7 @@ def product(X, W, b, shared):
 
 
 @inside
-def projections(X, row, d, cos, sin, position, interleaved, eps, centre, shared):
+def projections(X, row, cos, sin, position, interleaved, eps, centre, shared):
     """LN(X) W + b of all projections, normed and turned as `row` says: (B, columns) each, one behind the other in one array."""
     B, D = X.shape
     Z = norm_rows(X, vector(row[GAMMA], D, X), vector(row[BETA], D, X), eps, centre)
@@ -189,7 +190,7 @@ def projections(X, row, d, cos, sin, position, interleaved, eps, centre, shared)
             start += B * columns
     start = 0
     for p in range(FIRST, len(row), EACH):
-        b, gain, columns, turned = row[p + 1], row[p + 2], row[p + 3], row[p + 4]
+        b, gain, columns, d, turned = row[p + 1], row[p + 2], row[p + 3], row[p + 4], row[p + 5]
         halves_of_it = rows_of(room, 2 * start, 2 * (start + B * columns)).reshape(2, B, columns)
         Y = rows_of(of_all, start, start + B * columns).reshape(B, columns)
         put(sum_of_halves(halves_of_it, vector(b, columns, X)), Y)
@@ -226,11 +227,11 @@ def after_mixing(X, Y, row, hidden, eps, centre, kind, gate, shared):
 
 
 @compiled
-def before(X, row, d, cos, sin, position, interleaved, eps, centre, flags, room, out, queue):
+def before(X, row, cos, sin, position, interleaved, eps, centre, flags, room, out, queue):
     """Fill `out` with the `projections` of one block."""
     shared = one_of_two(flags, room, queue)
     if shared[2][ME] < 2:
-        of_all = projections(X, row, d, cos, sin, position, interleaved, eps, centre, shared)
+        of_all = projections(X, row, cos, sin, position, interleaved, eps, centre, shared)
         give(of_all.reshape(1, -1), shared, queue, out.reshape(1, -1))
 
 
@@ -259,7 +260,7 @@ def through_blocks(
     B, columns = len(X), len(X) * G * d
     for b in range(len(rows)):
         keys, values, fit = rooms[b]
-        of_all = projections(X, rows[b], d, cos, sin, position, interleaved, eps, centre, shared)
+        of_all = projections(X, rows[b], cos, sin, position, interleaved, eps, centre, shared)
         K, V = carray(at(keys, X), (B, G, fit, d)), carray(at(values, X), (B, G, fit, d))
         put_row(V, of_all[:columns].reshape(B, G * d), end - 1)
         put_row(K, of_all[len(of_all) - columns :].reshape(B, G * d), end - 1)
@@ -332,7 +333,7 @@ def through_memories(
     writes = 1 if kind_of_features < 0 and numbers[2] > 0 else 0
     to_x, to_gate = to_streams + B * H * writes, to_streams + B * H * (writes + w)
     for n in range(len(rows)):
-        of_all = projections(X, rows[n], d, cos, sin, position, interleaved, eps, centre, shared)
+        of_all = projections(X, rows[n], cos, sin, position, interleaved, eps, centre, shared)
         core = cores[n]
         V, Q, K = of_heads(of_all, 0, B, H, d), of_heads(of_all, to_q, B, G, d), of_heads(of_all, to_k, B, G, d)
         if kind_of_features < 0:
@@ -427,7 +428,8 @@ class Known:
         places[W_O:W_O] = last, self._place(b_o, (D,))
         for p in self.block.attention.projections(attention):
             gain = 0 if p.gain is None else self._place(p.gain, (p.width,))
-            places += [self._place(p.W, (D, p.columns)), self._place(p.b, (p.columns,)), gain, p.columns, int(p.turned)]
+            places += [self._place(p.W, (D, p.columns)), self._place(p.b, (p.columns,)), gain]
+            places += [p.columns, p.width, int(p.turned)]
         return None if None in places else places  # type: ignore[return-value]
 
     def _place(self, X: Array | None, shape: tuple[int, ...]) -> int | None:
@@ -686,8 +688,7 @@ def around_core(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any
         places.append((start, start + len(rows) * p.columns, (*batch, *axes, 1, p.width)))
     for own, row, state in zip(params, found.rows, states, strict=True):
         of_all = np.empty(places[-1][1], rows.dtype)
-        width = found.projections[0].width
-        _by_two(found, 1, found.weights[0], before, rows, row, width, *angles, eps, centre, of_all)
+        _by_two(found, 1, found.weights[0], before, rows, row, *angles, eps, centre, of_all)
         arrays = [of_all[start:stop].reshape(shape) for start, stop, shape in places]
         Y, state = attention._go_on(own.attention, arrays, state)
         Y, rows, before_it = for_reading(Y.reshape(len(rows), mixed)), np.empty_like(rows), rows

@@ -259,7 +259,7 @@ class Block(OldFieldsRefused):
             and self.cross is None
             and type(self.ffn) in (FeedForward, GatedFeedForward)
             and isinstance(attention, Projected)
-            and type(attention).step in (Projected.step, MultiHeadAttention.step)
+            and type(attention).step is Projected.step
             and (attention.rotate is None or (type(attention.rotate) is RoPE and attention.rotate.fixed))
         )
 
