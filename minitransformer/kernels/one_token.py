@@ -18,8 +18,9 @@ What is left is the reading of the weights, and two threads share it if there ar
 product, and of the heads of attention, a thread computes one half and takes the other half from the other thread. So a core
 reads the same half of the weights for every token, and may find it in its own cache.
 
-Around any other core a block is two calls. All this is for pre-norm blocks whose attention says what its projections are, with
-heads or without (attention/projected.py); any other goes part by part, and gives the same numbers.
+Between any other core and the next there is one call: what is behind the one and before the other. All this is for pre-norm
+blocks whose attention says what its projections are, with heads or without (attention/projected.py); any other goes part by
+part, and gives the same numbers.
 """
 
 import ctypes
@@ -227,21 +228,23 @@ def after_mixing(X, Y, row, hidden, eps, centre, kind, gate, shared):
 
 
 @compiled
-def before(X, row, cos, sin, position, interleaved, eps, centre, flags, room, out, queue):
-    """Fill `out` with the `projections` of one block."""
-    shared = one_of_two(flags, room, queue)
-    if shared[2][ME] < 2:
-        of_all = projections(X, row, cos, sin, position, interleaved, eps, centre, shared)
-        give(of_all.reshape(1, -1), shared, queue, out.reshape(1, -1))
+def around(
+    X, Y, rows, b, cos, sin, position, interleaved, hidden, eps, centre, kind, gate, flags, room, out, queue
+):  # fmt: skip
+    """Fill `out` with the rows that block b gets, (B, D), and then with its `projections`.
 
-
-@compiled
-def behind(X, Y, row, hidden, eps, centre, kind, gate, flags, room, out, queue):
-    """Fill `out` with what one block is `after_mixing`."""
+    These rows are what block b − 1 is `after_mixing`, with Y from its core; of the first block, X. The last has none behind it.
+    """
     shared = one_of_two(flags, room, queue)
-    if shared[2][ME] < 2:
-        Z = after_mixing(X, Y, row, hidden, eps, centre, kind, gate, shared)
-        give(Z, shared, queue, out)
+    if shared[2][ME] > 1:
+        return
+    if b > 0:
+        X = after_mixing(X, Y, rows[b - 1], hidden, eps, centre, kind, gate, shared)
+    if b < len(rows):
+        of_all = projections(X, rows[b], cos, sin, position, interleaved, eps, centre, shared)
+        if shared[2][ME] == 0:
+            put(of_all.reshape(1, -1), out[X.size :].reshape(1, -1))
+    give(X, shared, queue, out[: X.size].reshape(X.shape))
 
 
 @compiled
@@ -670,28 +673,30 @@ def _through_memories(
 def around_core(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...]) -> tuple[Array, Any] | None:
     """`Block.step` of all blocks, which are like this one, for one token of each of a few samples, whatever their core is.
 
-    All are one call if their cores have memories that loops know; else each is two calls around its core. None if they can't be.
+    All are one call if their cores have memories that loops know; else there are calls between the cores. None if they can't be.
     """
     batch, found = X.shape[:-2], _known_for(block, params, X)
     lengths = {0 if state is None else state.length for state in states}
     if found is None or len(rows := for_reading(X.reshape(-1, block.width))) > FEW or len(lengths) > 1:
         return None
-    attention, hidden, network = block.attention, block.ffn.hidden, _network(block)
-    mixed = attention.mixed
-    (eps, centre, kind, gate), angles, places, longer = network, found.angles(lengths.pop()), [], []
+    angles, network = found.angles(lengths.pop()), _network(block)
     if found.memories is not None and None not in states:
         done = _through_memories(found, found.memories, rows, batch, states, angles, network)
         if done is not None:
             return done[0].reshape(X.shape), done[1]
+    (eps, centre, kind, gate), (before, behind) = network, found.weights
+    numbers, places, longer, Y = (block.ffn.hidden, eps, centre, kind, gate), [], [], rows
     for p in found.projections:
-        start, axes = places[-1][1] if places else 0, () if p.heads is None else (p.heads,)
+        start, axes = places[-1][1] if places else rows.size, () if p.heads is None else (p.heads,)
         places.append((start, start + len(rows) * p.columns, (*batch, *axes, 1, p.width)))
-    for own, row, state in zip(params, found.rows, states, strict=True):
-        of_all = np.empty(places[-1][1], rows.dtype)
-        _by_two(found, 1, found.weights[0], before, rows, row, *angles, eps, centre, of_all)
-        arrays = [of_all[start:stop].reshape(shape) for start, stop, shape in places]
-        Y, state = attention._go_on(own.attention, arrays, state)
-        Y, rows, before_it = for_reading(Y.reshape(len(rows), mixed)), np.empty_like(rows), rows
-        _by_two(found, 1, found.weights[1], behind, before_it, Y, row, hidden, eps, centre, kind, gate, rows)
+    for b, (own, state) in enumerate(zip(params, states, strict=True)):
+        out = np.empty(places[-1][1], rows.dtype)
+        _by_two(found, 1, before + (b > 0) * behind, around, rows, Y, found.rows, b, *angles, *numbers, out)
+        rows = out[: rows.size].reshape(rows.shape)
+        arrays = [out[start:stop].reshape(shape) for start, stop, shape in places]
+        Y, state = block.attention._go_on(own.attention, arrays, state)
+        Y = for_reading(Y.reshape(len(rows), block.attention.mixed))
         longer.append(state)
-    return rows.reshape(X.shape), tuple(longer)
+    last = np.empty(rows.size, rows.dtype)
+    _by_two(found, 1, behind, around, rows, Y, found.rows, len(longer), *angles, *numbers, last)
+    return last.reshape(X.shape), tuple(longer)

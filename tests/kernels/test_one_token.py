@@ -236,7 +236,7 @@ def test_what_a_core_has_learned_is_read_where_it_is(attention, tier, monkeypatc
 def test_rows_that_nobody_may_write_to_take_no_other_loop(attention, tier):
     stack, params, X, states = with_memories(attention)
     Y, _ = stack.step(params, X[:, 4:5], states)
-    names = "through_blocks", "through_memories", "before", "behind"
+    names = "through_blocks", "through_memories", "around"
     compiled = [len(getattr(loops(), name).signatures) for name in names]
     X.setflags(write=False)
     np.testing.assert_array_equal(stack.step(params, X[:, 4:5], states)[0], Y)
