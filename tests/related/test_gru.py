@@ -194,6 +194,9 @@ def test_bad_input():
         unrolled(params, np.ones((2, n, D), int))
     with pytest.raises(TypeError, match="'h_0'"):
         gru(params, X, rng.standard_normal((2, d + 1)))
+    for layer in (gru, unrolled):
+        with pytest.raises(TypeError, match="X, h_0: should have one dtype, got float64, float32"):
+            layer(params, X, np.zeros((2, d), np.float32))
     with pytest.raises(TypeError, match="'u'"):
         gru_coefficients(np.ones((n, d), int))
     with pytest.raises(ValueError, match="at least 1"):

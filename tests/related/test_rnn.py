@@ -106,5 +106,7 @@ def test_bad_input():
         rnn(params, np.ones((2, n, D), int))
     with pytest.raises(TypeError, match="'h_0'"):
         rnn(params, X, rng.standard_normal((3, d)))
+    with pytest.raises(TypeError, match="X, h_0: should have one dtype, got float64, float32"):
+        rnn(params, X, h_0.astype(np.float32))
     with pytest.raises(ValueError, match="at least 1"):
         RNN(0, 4)
