@@ -22,8 +22,8 @@ def mean_pool_heads(params: Tree, heads: int, groups: int) -> Tree:
     heads    H, of queries
     groups   G, must divide the number of heads of keys and values there are
     source   Ainslie et al. 2023, who go on training for a twentieth of the steps
-    raises   ValueError if G does not divide the heads of keys; for an attention without W_q or W_k, or one whose heads of values
-             share queries and keys
+    raises   ValueError if G does not divide the heads of keys, or W_q and W_k are not of H heads; for an attention without W_q or
+             W_k, or one whose heads of values share queries and keys
     """
 
     def pooled(W: Array) -> Array:
@@ -36,7 +36,11 @@ def mean_pool_heads(params: Tree, heads: int, groups: int) -> Tree:
 
 @checked
 def repeat_heads(params: Tree, heads: int) -> Tree:
-    """The same function with a key and a value for each of H heads: the heads of a group get copies of what they share."""
+    """The same function with a key and a value for each of H heads: the heads of a group get copies of what they share.
+
+    heads    H, of queries
+    raises   ValueError if W_q and W_k are not of H heads; for an attention that `mean_pool_heads` refuses, too
+    """
     return _in_each_attention(params, heads, lambda W: np.repeat(W, heads // W.shape[-2], -2))
 
 
@@ -50,11 +54,14 @@ def _in_each_attention(tree: Tree, heads: int, change: Callable[[Array], Array])
             raise ValueError("params: where heads of values share queries and keys, they can't share keys and values")
         if width % heads:
             raise ValueError(f"heads: W_q has {width} columns, which are not divisible into {heads} heads")
+        d, columns = width // heads, tree.W_k.shape[-1]
+        if columns % d or heads % (columns // d):
+            raise ValueError(f"heads: W_k has {columns} columns, which {heads} heads of width {d} can't share")
 
         def each(W: Any) -> Any:
             if W is None:
                 return None
-            changed = change(W.reshape(*W.shape[:-1], -1, width // heads))
+            changed = change(W.reshape(*W.shape[:-1], -1, d))
             return changed.reshape(*W.shape[:-1], -1)
 
         return tree._replace(W_k=each(tree.W_k), W_v=each(tree.W_v), b_k=each(tree.b_k), b_v=each(tree.b_v))

@@ -106,6 +106,8 @@ def test_what_can_not_be_shared():
         mean_pool_heads(params, H, 3)
     with pytest.raises(ValueError, match="heads: W_q has 16 columns, which are not divisible into 5 heads"):
         mean_pool_heads(params, 5, 1)
+    with pytest.raises(ValueError, match="heads: W_k has 8 columns, which 1 heads of width 16 can't share"):
+        repeat_heads(some(model_of(2)), 1)
     layer = MultiHeadAttention(D, H, core=Reformer(H, D // H))
     with pytest.raises(ValueError, match="an attention without W_q or W_k"):
         mean_pool_heads(layer.init(np.random.default_rng(0)), H, 1)
