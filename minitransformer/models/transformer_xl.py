@@ -78,7 +78,8 @@ class MemoryStack(Stack):
     segment   tokens that are written before what was written becomes memory
     source    Dai et al. 2019 (Aalto 3.3.2 and figure 10, without an equation: E57)
     cost      O(n (n + M) d) for each head and segment of n tokens
-    raises    ValueError for attention that is not dense softmax attention, or keeps its keys in pages
+    raises    ValueError for attention that is not dense softmax attention, or keeps its keys in pages, and for a rotation whose
+              angles change with the length of the text
     """
 
     memory: NonNegative = 128
@@ -92,10 +93,17 @@ class MemoryStack(Stack):
         for block in self.blocks:
             layer = block.attention
             core = layer.core if isinstance(layer, MultiHeadAttention) else layer
-            if not isinstance(core, SoftmaxAttention) or core.pattern or core.page or not layer.decodes:
+            if not isinstance(core, SoftmaxAttention) or core.pattern:
                 what = getattr(core, "pattern", None) or core
                 raise ValueError(
                     f"memory: {name_of(what, ATTENTIONS)} can't look back; softmax can, without pattern and pages"
+                )
+            if core.page:
+                raise ValueError(f"page: {core.page} can't be had with a memory, which keeps its keys in one buffer")
+            if not layer.decodes:
+                name = type(layer.rotate).__name__
+                raise ValueError(
+                    f"positions: the angles of this {name} change with the length of the text, so a memory can't keep keys"
                 )
 
     def refuse(self, *, causal: bool, absolute: Any = None) -> None:

@@ -10,7 +10,7 @@ from minitransformer.attention import MultiHeadAttention, SoftmaxAttention
 from minitransformer.data.text import Text
 from minitransformer.models import Block, LanguageModel, SequenceModel, Stack, generate
 from minitransformer.models.transformer_xl import MemoryStack, reach
-from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, NTK, RoPE, TransformerXLPositions, YaRN
+from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, NTK, DynamicNTK, RoPE, TransformerXLPositions, YaRN
 from minitransformer.positions.relative_sinusoids import relative_shift
 from minitransformer.training.checkpoint import Checkpoint, CheckpointError, load, save
 from minitransformer.training.choices import Training
@@ -429,6 +429,10 @@ def test_what_can_not_be():
     for attention in ("window", "delta", "linear"):
         with pytest.raises(ValueError, match=f"memory: {attention} can't look back"):
             model_of(positions="none", attention=attention)
+    with pytest.raises(ValueError, match="page: 16 can't be had with a memory"):
+        model_of(positions="none", attention="softmax:page=16")
+    with pytest.raises(ValueError, match="positions: the angles of this RoPE change with the length"):
+        model_of(positions=RoPE(D // H, scaling=DynamicNTK(1.0, 16)))
     with pytest.raises(ValueError, match="memory: -1 should be at least 0"):
         model_of(-1)
 
