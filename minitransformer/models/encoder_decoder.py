@@ -157,12 +157,15 @@ class EncoderDecoder(Model):
     ) -> Int[Array, "batch length"]:
         """Write the most probable next token until `end` or `longest` tokens; (batch, ≤ longest), `end` repeated after the end.
 
-        The source is read once. The target is short, so each step runs the decoder over all of it again.
-        raises   ValueError for a token outside the vocabulary, or more than 65,536 tokens to write
+        The source is read once. The target is short, so each step runs the decoder over all of it again. An `end` outside the
+        vocabulary never comes.
+        raises   ValueError for a source or `begin` outside the vocabulary, a length beyond m, or more than 65,536 tokens to write
         """
         most = operator.index(longest)
         if not 0 <= most <= LONGEST:
             raise ValueError(f"longest: {longest} should be a number from 0 to {LONGEST}")
+        for name, tokens in (("source", source), ("begin", np.array(begin))):
+            refuse_unknown(tokens, self.vocabulary, name)
         mask = keys_that_are_there(lengths, source.shape[-1])
         encoded, _ = self.encoder(params.encoder, self._embed(params, source)[0], mask=mask)
         target = np.full((len(source), 1), begin)

@@ -198,7 +198,8 @@ def test_what_can_not_be_translated():
         ({"longest": -1}, "longest: -1 should be a number from 0"),
         ({"longest": 2.5}, "parameter 'longest'"),
         ({"begin": -1}, "begin: -1 should be at least 0"),
-        ({"begin": VOCABULARY}, f"tokens: {VOCABULARY} is outside the vocabulary"),
+        ({"begin": VOCABULARY}, f"begin: {VOCABULARY} is outside the vocabulary"),
+        ({"source": SOURCE + 1}, f"source: {VOCABULARY} is outside the vocabulary"),
         ({"begin": "a"}, "parameter 'begin'"),
         ({"source": SOURCE.astype(float)}, "source: float64 should be int64"),
         ({"source": SOURCE[0]}, "parameter 'source'"),
@@ -252,7 +253,7 @@ def test_bad_input_is_refused():
         ed(params, SOURCE, TARGET, lengths=LENGTHS[:1])
     with pytest.raises(TypeError, match="source: float64 should be int64"):
         ed(params, SOURCE.astype(float), TARGET)
-    with pytest.raises(ValueError, match="tokens: 100 is outside the vocabulary"):
+    with pytest.raises(ValueError, match="begin: 100 is outside the vocabulary"):
         ed.translate(params, SOURCE, begin=100, end=END, longest=3)
 
 
