@@ -85,8 +85,8 @@ def depthwise_convolution(
     before   if causal, the K − 1 rows that stood before X, to which no gradient goes; zeros if there are none
     cost     O(n K H d) time
     returns  Y and a pullback: dX, dA = pullback(dY), and db if there is a b
-    raises   TypeError for a wrong shape or dtype, ValueError for no taps, for a kernel that does not broadcast, or another number
-             of rows in `before`
+    raises   TypeError for a wrong shape or dtype, ValueError for no taps, for a kernel or a b that does not broadcast, for
+             another number of rows in `before`, or a `before` where it is not causal
     """
     one_dtype(X=X, A=A, b=b, before=before)
     (*batch, n, H, d), K = X.shape, A.shape[-2]
@@ -94,8 +94,10 @@ def depthwise_convolution(
         raise ValueError("A: no taps, should be at least one")
     left = taps_before(K, causal)
     must_broadcast(A, (*batch, n, H, K, d), "A", "the kernels")
+    if b is not None:
+        must_broadcast(b, X.shape, "b", "X")
     if before is not None and not (causal and before.shape[-3] == left):
-        raise ValueError(f"before: {before.shape[-3]} rows for {K} taps, should be {K - 1} of a causal convolution")
+        raise ValueError(f"before: {before.shape[-3]} rows for {K} taps, should be {K - 1}, with causal=True")
     if A.shape[-1] == 1 and b is None and before is None and (loops := loops_in("convolution")):
         Y, convolve = loops.depthwise(X, A[..., 0], left=left)
         return Y, SharedPullback(convolve)

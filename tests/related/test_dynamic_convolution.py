@@ -281,10 +281,12 @@ def test_what_is_refused():
         dynamic_convolution(X, W[:3])
     with pytest.raises(ValueError, match="width: 6 is not divisible into 4 heads"):
         DynamicConvolution(6, 4)
-    with pytest.raises(ValueError, match="before: 4 rows for 5 taps, should be 4 of a causal convolution"):
+    with pytest.raises(ValueError, match="before: 4 rows for 5 taps, should be 4, with causal=True"):
         depthwise_convolution(X[..., None, :], S[:1, :, None], before=X[:, :4, None])
     with pytest.raises(ValueError, match=r"A: shape .* does not broadcast"):
         depthwise_convolution(X[..., None, :], np.ones((2, K, 1)))
+    with pytest.raises(ValueError, match=r"b: shape \(5,\) does not broadcast to the shape of X"):
+        depthwise_convolution(X[..., None, :], S[:1, :, None], np.ones(5))
 
 
 # -------------------------------------------------------------------------------------- as it was published

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import FEW, one_dtype
+from minitransformer.arrays import FEW, must_broadcast, one_dtype
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, one_pattern
@@ -111,18 +111,19 @@ def adaptive_span_attention(
     longest  S; all positions before the query if None
     bias     one number for each offset, as in `dot_product_attention`; (8) has ⟨q_t, p_{t−r}⟩ in its scores, which is an
              encoding of positions (`positions/shaw.py`)
+    mask     True where query i sees key j; must broadcast to (*batch, H, n, m)
     scale    1/√d by default, as in the authors' code; (8) prints none
     source   Aalto (6) to (8); Sukhbaatar et al. 2019. Their code masks after softmax and divides by the sum + 10⁻⁸, with
              x smaller by one
     cost     O(n (max z + R) d) time, O(n) memory. Always causal: with n < m the queries are the last n of the m positions
     returns  Y and a pullback: dQ, dK, dV, dz = pullback(dY), and dbias if there is a bias
-    raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys
+    raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys, or a bias or a mask that does not fit
     """
     one_dtype(Q=Q, K=K, V=V, z=z, bias=bias)
     n, m = queries_last(Q, K)
     b, reach, pullback = log_ramp(z, ramp, m if longest is None else longest, n, m)
     if bias is not None:
-        b = b + bias
+        b = b + must_broadcast(bias, (*Q.shape[:-2], b.shape[-1]), "bias", "one number for each offset")
     Y, attention = block_sparse_attention(Q, K, V, tiles(reach, n, m), b, causal=True, mask=mask, scale=scale)
     return Y, AdaptiveSpanPullback(attention, pullback, None if bias is None else bias.shape)
 

@@ -181,6 +181,10 @@ def test_what_is_refused():
         adaptive_span_attention(Q, K[:, :, :5], V[:, :, :5], Z)
     with pytest.raises(TypeError, match="should have one dtype"):
         adaptive_span_attention(Q, K, V, Z.astype(np.float32))
+    with pytest.raises(
+        ValueError, match=r"bias: shape \(3, 2\) does not broadcast to the shape of one number for each offset"
+    ):
+        adaptive_span_attention(Q, K, V, Z, np.ones((3, 2)))
     with pytest.raises(ValueError, match="with 3 heads"):
         core()(SpanParams(Z / N), Q[:, :2], K[:, :2], V[:, :2])
     with pytest.raises(ValueError, match="AdaptiveSpan is always causal"):
