@@ -88,9 +88,14 @@ class Part(Checked):
 
     def refuse(self, *, causal: bool) -> None:
         """Raise ValueError if it shall be causal and can't be, or shall not be and always is."""
-        if self.causal == ("never" if causal else "always"):
-            can = "can't be causal" if causal else "is always causal: it reads from left to right"
-            raise ValueError(f"attention: {type(self).__name__} {can}")
+        refuse_causal(self, causal)
+
+
+def refuse_causal(part: Any, causal: bool) -> None:
+    """Raise ValueError for a `causal` that a core, a mixer or a pattern can't have; the error names its class."""
+    if part.causal == ("never" if causal else "always"):
+        can = "can't be causal" if causal else "is always causal: it reads from left to right"
+        raise ValueError(f"attention: {type(part).__name__} {can}")
 
 
 class Core(Part):

@@ -18,7 +18,7 @@ from minitransformer.attention.attend import attend
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.pages import Paged, paged_attention
 from minitransformer.attention.cache.recent import Kept, Recent
-from minitransformer.attention.core import Core, NothingLearnedPullback
+from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_causal
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.sink import LearnedSink
 from minitransformer.attention.sparse.pattern import Pattern
@@ -95,6 +95,10 @@ class SoftmaxAttention(Core):
     cost = _as_the_pattern("cost")
     causal = _as_the_pattern("causal")
     prefix = _as_the_pattern("prefix")
+
+    def refuse(self, *, causal: bool) -> None:
+        """As any core; a pattern decides it, and is named."""
+        refuse_causal(self.pattern or self, causal)
 
     @property
     def remembers(self) -> str:  # type: ignore[override]

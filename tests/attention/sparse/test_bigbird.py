@@ -190,7 +190,7 @@ def test_in_a_model_with_rows_in_front(rng):
     far = tokens.copy()
     far[0, 39] = (far[0, 39] + 1) % 40
     assert (Y[0, 0] != model(params, far)[0][0, 0]).all(), "the rows in front are one block away from everything"
-    with pytest.raises(ValueError, match="can't be causal"):
+    with pytest.raises(ValueError, match="attention: BigBird can't be causal"):
         LanguageModel(attention="bigbird:extra=2")
 
 
