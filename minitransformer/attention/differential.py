@@ -26,6 +26,8 @@ from minitransformer.pullback import Pullback
 from minitransformer.ranges import Fraction, NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
+EPS = 1e-5  # of the norm of Y
+
 
 class DifferencePullback(Pullback):
     """dA_1 = dY Vᵀ and dA_2 = −λ dA_1, so the second softmax gets −λ dY;  dλ = −⟨dA_1, A_2⟩ = −⟨dY, A_2 V⟩."""
@@ -173,7 +175,7 @@ class Differential(Core):
             )
         Q_1, Q_2, K_1, K_2 = (X[..., s::2, :, :] for X in (Q, K) for s in (0, 1))
         Y, difference = differential_attention(Q_1, K_1, Q_2, K_2, side_by_side(V), lambda_, causal=causal, mask=mask)
-        Z, norm = rms_norm(Y, params.gain, eps=1e-5)
+        Z, norm = rms_norm(Y, params.gain, eps=EPS)
         return apart(left * Z), DifferentialPullback(params, difference, norm, left)
 
     def _lambda(self, params: DifferentialParams) -> Array:
@@ -184,9 +186,9 @@ class Differential(Core):
         self, params: DifferentialParams, Q: Array, K: Array, V: Array, *streams: Array, state: KeysValues | None = None
     ) -> tuple[Array, KeysValues]:
         """O(m d) for one new token. The state has the keys of a pair side by side, too: a query is beside zeros, in two ways."""
-        left, eps = Q.dtype.type(1 - self.lambda_init), 1e-5
+        left = Q.dtype.type(1 - self.lambda_init)
         if state is not None and Q.shape[-2] == 1 and (loops := loops_in("one_query")):
-            done = loops.attend_and_differ(Q, K, V, state, self._lambda(params), left, params.gain, eps)
+            done = loops.attend_and_differ(Q, K, V, state, self._lambda(params), left, params.gain, EPS)
             if done is not None:
                 return done
         new = side_by_side(K), side_by_side(V)
@@ -198,4 +200,4 @@ class Differential(Core):
             queries[..., s::2, :, s * d : (s + 1) * d] = Q[..., s::2, :, :]
         Y = attend_to_buffer(queries, state.K, state.V, state.length, scale=scale_for(d))
         Y = Y[..., 0::2, :, :] - self._lambda(params) * Y[..., 1::2, :, :]
-        return apart(left * rms_norm(Y, params.gain, eps=eps)[0]), state
+        return apart(left * rms_norm(Y, params.gain, eps=EPS)[0]), state

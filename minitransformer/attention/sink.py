@@ -57,7 +57,8 @@ def softmax_with_sink(
     A, a = np.exp(S - top), np.exp(beside - top)
     total = A.sum(-1, keepdims=True) + a
     total = np.where(total == 0, S.dtype.type(1), total)
-    return A / total, SinkPullback(A / total, a / total, sink.shape)
+    A /= total
+    return A, SinkPullback(A, a / total, sink.shape)
 
 
 @frozen

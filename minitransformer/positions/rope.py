@@ -43,6 +43,11 @@ def _turn(X: Array, cos: Array, sin: Array, layout: Layout) -> Array:
     return Y
 
 
+def _cos_and_sin(angles: Array, magnitude: float, dtype: np.dtype) -> tuple[Array, Array]:
+    cos, sin = ((magnitude * g(angles)).astype(dtype, copy=False) for g in (np.cos, np.sin))
+    return cos, sin
+
+
 class RotatePullback(Pullback):
     """The inverse of a rotation is its transpose: dX is dY, turned by the opposite angle."""
 
@@ -68,13 +73,13 @@ def rotate(
         y_b = x_a sin φ_if + x_b cos φ_if
 
     layout      interleaved: pair f is channels 2f and 2f + 1;  halves: channels f and pairs + f
-    magnitude   by which the result is multiplied, for YaRN
+    magnitude   by which what is turned is multiplied, for YaRN
     cost        O(n d). Channels beyond the pairs are left as they are.
     raises      ValueError for more pairs than channels, or another layout
     """
     if 2 * angles.shape[-1] > X.shape[-1]:
         raise ValueError(f"angles: {angles.shape[-1]} pairs do not fit into {X.shape[-1]} channels")
-    cos, sin = ((magnitude * g(angles)).astype(X.dtype, copy=False) for g in (np.cos, np.sin))
+    cos, sin = _cos_and_sin(angles, magnitude, X.dtype)
     return _turn(X, cos, sin, layout), RotatePullback(cos, sin, layout)
 
 
@@ -101,8 +106,7 @@ def change_layout(W: Array, d: int, *, to: Layout, part: NonNegative | None = No
 @functools.lru_cache(maxsize=64)
 def _table(rope: "RoPE", length: int, dtype: np.dtype) -> tuple[Array, Array]:
     """cos φ_if and sin φ_if for every position of a text, times the magnitude."""
-    angles, magnitude = rope.angles(length)
-    cos, sin = ((magnitude * g(angles)).astype(dtype, copy=False) for g in (np.cos, np.sin))
+    cos, sin = _cos_and_sin(*rope.angles(length), dtype)
     cos.flags.writeable = sin.flags.writeable = False
     return cos, sin
 
@@ -186,4 +190,4 @@ class RoPE(Encoding):
         """Turned rows K, turned further as if each had stood `by` positions earlier: R_{t−s} = R_{−s} R_t."""
         self._refuse_other_widths(K)
         angles = -self.angles(by + 1)[0][by:]
-        return _turn(K, np.cos(angles).astype(K.dtype), np.sin(angles).astype(K.dtype), self.layout)
+        return _turn(K, *_cos_and_sin(angles, 1.0, K.dtype), self.layout)

@@ -268,7 +268,7 @@ class Routing(Core):
     @property
     def taken(self) -> int:
         """w, how many tokens a cluster takes."""
-        return -(-self.longest // max(self.clusters, 1)) if self.window is None else self.window
+        return -(-self.longest // self.clusters) if self.window is None else self.window
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> RoutingParams:
         """Centroids in random directions, and the parameters of the encoding."""
