@@ -101,7 +101,7 @@ class MemoryStack(Stack):
             if core.page:
                 raise ValueError(f"page: {core.page} can't be had with a memory, which keeps its keys in one buffer")
             if not layer.decodes:
-                name = type(layer.rotate).__name__
+                name = type(layer.rotate).__name__  # type: ignore[attr-defined]
                 raise ValueError(
                     f"positions: the angles of this {name} change with the length of the text, so a memory can't keep keys"
                 )
