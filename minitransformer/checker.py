@@ -61,6 +61,7 @@ def check_pullback(
     args       its positional arguments; real arrays are cast to float64, anything else is passed on as it is
     zero       arrays whose gradient is zero by construction, by path, such as `"params.b_k"`
     untrained  arrays that no gradient moves, by path: the pullback has None in their place, and nothing else will do
+    seed       of dY and the directions; step is h, tolerance the largest relative error that is allowed
     returns    the largest relative error, where it was found, and the number of derivatives compared
     raises     GradientError, with the path of the offending array
     """

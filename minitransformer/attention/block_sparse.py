@@ -84,7 +84,7 @@ def block_pattern(
     blocks   (⌈n/64⌉, ⌈m/64⌉), False where a whole tile is known to be empty; without it `sees` is asked for all n m pairs
     causal   and j ≤ i
     cost     O(tiles of the blocks · 64²), in NumPy; worth keeping
-    raises   ValueError for blocks of another shape
+    raises   ValueError for blocks of another shape, TypeError if `sees` gives anything but booleans for these pairs
     """
     shape = (-(-n // TILE), -(-m // TILE))
     blocks = np.ones(shape, bool) if blocks is None else np.asarray(blocks, bool)

@@ -180,6 +180,7 @@ def kernel_attention_step(
 
         S_i = S_{i−1} + φ(k_i) v_iᵀ,   z_i = z_{i−1} + φ(k_i),   y_i = φ(q_i)ᵀ S_i / (φ(q_i)ᵀ z_i + ε)
 
+    others   normalise and eps as in `kernel_attention`
     source   Borealis II (19) to (21): a decoder that is a recurrent network
     cost     O(n r dv), the past is not read again
     returns  Y and the state after the new positions; the old state is not changed

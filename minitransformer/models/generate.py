@@ -28,8 +28,9 @@ def next_token_distribution(
 ) -> Float[Array, "*batch vocabulary"]:
     """Probabilities of the next token. Temperature 0 puts everything on the most probable one, the first of equals.
 
-    By top_k and top_p, tokens as probable as the last one that is kept are kept too, whatever their order.
-    raises   ValueError for a negative temperature, top_k < 1, top_p outside (0, 1], or logits that are not finite
+    By top_k and top_p, tokens as probable as the last one that is kept are kept too, whatever their order. A logit of −∞ is a
+    probability of 0.
+    raises   ValueError for a negative temperature, top_k < 1, top_p outside (0, 1], a NaN, or logits whose largest is not finite
     """
     if not logits.shape[-1]:
         raise ValueError(f"logits: shape {logits.shape} should have at least one token")

@@ -33,10 +33,13 @@ def deberta_buckets(distance: Int[Array, "..."], *, buckets: int, longest: int) 
                ± (e + ⌈(e − 1) ln(|t|/e) / ln((longest − 1)/e)⌉)        beyond
 
     source   `make_log_bucket_position` in the published code
+    raises   ValueError for fewer than 2 buckets, or e > longest − 2
     """
     exact = buckets // 2
     if exact < 1 or longest < exact + 2:
-        raise ValueError(f"buckets: {buckets} should be at least 2, half of it below {longest - 1}, the longest")
+        raise ValueError(
+            f"buckets: {buckets} should be at least 2, half of it below {longest - 1}, the longest distance"
+        )
     t = np.abs(distance)
     ratio = np.log(np.maximum(t, exact) / exact) / math.log((longest - 1) / exact)
     far = exact + np.ceil((exact - 1) * ratio).astype(int)

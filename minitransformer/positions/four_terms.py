@@ -134,7 +134,7 @@ def four_terms(
     relative: bool = False,
     scale: float | None = None,
 ) -> tuple[Float[Array, "*batch n n"], FourTermsPullback]:
-    """The scores of one head, from content X and positions P, as the sum of those of the four terms that are wanted.
+    """The scores of one head, from content X and positions Π, as the sum of those of the four terms that are wanted.
 
         S = scale · (Q Kᵀ + Q P_kᵀ + P_q Kᵀ + P_q P_kᵀ),    Q = X W_q, K = X W_k, P_q = Π U_q, P_k = Π U_k
 
@@ -143,9 +143,9 @@ def four_terms(
     terms      any of "cc", "cp", "pc", "pp"
     relative   Pi is by offset; position–content has r_{i−j}, as in (13): where the query is, seen from the key
     scale      1/√d by default; it is in (5) and (6), and has been dropped from (7) on (E1)
-    source     Borealis II (5) to (8). Softmax of it times (X + P) W_v is (5), times X W_v is (6)
+    source     Borealis II (5) to (8). Softmax of it times (X + Π) W_v is (5), times X W_v is (6)
     cost       O(n² d) time, O(n²) memory, also if relative. Can be causal: mask it.
-    returns    S and a pullback to (dX, dP, dW_q, dW_k), and dU_q, dU_k for those given; pullback.cc … pullback.pp are the terms
+    returns    S and a pullback to (dX, dΠ, dW_q, dW_k), and dU_q, dU_k for those given; pullback.cc … pullback.pp are the terms
     raises     ValueError for an unknown term, or none; TypeError for a number or a width of rows of Pi that does not fit
     """
     one_dtype(X=X, Pi=Pi, W_q=W_q, W_k=W_k, U_q=U_q, U_k=U_k)

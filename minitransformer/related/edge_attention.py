@@ -310,6 +310,7 @@ def edge_attention(
         y_i = Σ_j A_ij v_j,   A_ij = exp S_ij / Σ_{k seen by i} exp S_ik,   S_ij = q_i·k_j/√r
 
     On the complete graph it is plain attention; on the edges of a mask, attention with this mask.
+    mask     as in `additive_edge_attention`; scale: 1/√r by default
     source   Borealis II, complete-graph view
     cost     as that of `additive_edge_attention`
     returns  Y and a pullback: dQ, dK, dV = pullback(dY)

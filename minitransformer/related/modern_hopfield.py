@@ -192,7 +192,8 @@ def hopfield_attention(
     returns    Y and a pullback: dQ, dK, dV = pullback(dY), and dbeta if beta is an array. `pullback.steps` and
                `pullback.settled`, both (*batch, n), say how each query stopped
     raises     TypeError for a wrong shape or dtype, as patterns of another width than the queries; ValueError for a β or a
-               tolerance that is not above 0, fewer steps than 1, or than 2 for an implicit gradient
+               tolerance that is not above 0, a β or a mask that does not fit, fewer steps than 1, or than 2 for an implicit
+               gradient
     """
     _refuse_other_beta(beta, Q)
     _refuse_few_steps(steps, gradient)
@@ -273,7 +274,7 @@ def hopfield_energy(
     source   Ramsauer et al. 2021
     cost     O(n m d) time, O(n m) memory
     returns  E and a pullback: dxi, dK = pullback(dE), and dbeta if beta is an array
-    raises   TypeError for a wrong shape or dtype, ValueError for a β that is not above 0
+    raises   TypeError for a wrong shape or dtype, ValueError for a β that is not above 0, or a β or a mask that does not fit
     """
     one_dtype(xi=xi, K=K)
     _refuse_other_beta(beta, xi, "xi")

@@ -75,7 +75,7 @@ def performer_attention(
               all keys and adds an ε, so that later keys change earlier outputs a little
     cost      O((n + m) rows (d + dv)) time, O((n + m) rows) memory. Can be causal
     returns   Y and a pullback: dQ, dK, dV = pullback(dY), without a gradient for W
-    raises    TypeError for a wrong shape or dtype
+    raises    TypeError for a wrong shape or dtype, ValueError for a W of other heads
     """
     one_dtype(Q=Q, K=K, V=V, W=W)
     FQ, q = performer_features(Q, W, kind, query=True)

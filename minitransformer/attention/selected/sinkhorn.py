@@ -146,6 +146,7 @@ def sinkhorn_attention(
     mask         True for keys that are there, (…, 1, n): a mixture can't be hidden from a single query. A hidden key adds
                  nothing to a mixture; a block of hidden keys takes no part in the order
     rng          for Gumbel noise G; none without
+    scale        1/√d by default
     source       Named in Borealis II; Tay, Bahri, Yang, Metzler and Juan 2020
     cost         O(n block d + N² (block d + iterations)) time. Not causal: a column of S is brought to one over all rows,
                  so the past's share in a block depends on the blocks that follow

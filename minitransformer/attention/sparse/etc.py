@@ -81,11 +81,13 @@ def labelled_attention(
 
     R, b     what is learned for each label; their batch axes broadcast to those of Q
     label    the kind of each pair, 0 … r − 1
+    mask     True where query i sees key j; must broadcast to (*batch, n, m). A query that sees no key gives zeros
     scale    1/√d by default
     source   Ainslie et al. 2020, ETC; with offsets as labels and b = 0 it is Shaw's (Borealis II (10))
     cost     O(n m (d + r)) time, O(n m) memory
     returns  Y and a pullback: dQ, dK, dV, dR, db = pullback(dY)
-    raises   TypeError for a wrong shape or dtype, ValueError for a label outside 0 … r − 1
+    raises   TypeError for a wrong shape or dtype, ValueError for a label outside 0 … r − 1, an R of other heads, or a mask that
+             does not fit
     """
     one_dtype(Q=Q, K=K, V=V, R=R, b=b)
     must_broadcast(R, (*Q.shape[:-2], *R.shape[-2:]), "R", "the heads of the queries")
