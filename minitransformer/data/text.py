@@ -192,11 +192,14 @@ def _fingerprints(text: Array) -> Array:
 def decode(tokens: Array | list) -> str:
     """Bytes as text; what is not UTF-8, such as half a letter at the end of a sample, shows as �.
 
-    raises   TypeError for complex numbers
+    raises   TypeError for what are no whole numbers, ValueError for one that is no byte
     """
-    if np.iscomplexobj(tokens):
-        raise TypeError("tokens: complex numbers should be bytes")
-    return bytes(np.asarray(tokens, np.uint8)).decode("utf-8", errors="replace")
+    values = np.asarray(tokens)
+    if values.size and values.dtype.kind not in "iu":
+        raise TypeError(f"tokens: {values.dtype} should be whole numbers, 0 … {BYTES - 1}")
+    if values.size and not (0 <= values.min() and values.max() < BYTES):
+        raise ValueError(f"tokens: {values.min()} … {values.max()} is not within 0 … {BYTES - 1}")
+    return values.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
 
 @checked

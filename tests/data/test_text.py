@@ -222,3 +222,17 @@ def test_text_to_bytes_and_back():
 def test_what_is_decoded_may_be_a_list_of_any_whole_numbers():
     """As when a model goes on with a text: NumPy's numbers from the text, Python's from the model."""
     assert module.decode([*module.encode("This "), 105, 115]) == "This is"
+    assert module.decode([]) == module.decode(np.zeros(0)) == ""
+
+
+@pytest.mark.parametrize("tokens", [[65, 256], np.array([65, 256]), np.array([-1])], ids=["list", "array", "negative"])
+def test_what_is_no_byte_is_not_decoded(tokens):
+    """An array of larger numbers would become other letters, as they are cut to eight bits."""
+    with pytest.raises(ValueError, match="is not within 0 … 255"):
+        module.decode(tokens)
+
+
+@pytest.mark.parametrize("tokens", [[65.7], np.array([np.nan]), np.array([65j])], ids=["list", "NaN", "complex"])
+def test_what_is_no_whole_number_is_not_decoded(tokens):
+    with pytest.raises(TypeError, match="should be whole numbers"):
+        module.decode(tokens)
