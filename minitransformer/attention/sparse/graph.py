@@ -41,9 +41,10 @@ class Graph(NamedTuple):
             D[new], reached = length, new
 
     def average_path(self) -> float:
-        """Mean of the distances between two different tokens."""
+        """Mean of the distances between two different tokens; 0 if there are no two."""
         D = self.distances()
-        return float(D[~np.eye(len(D), dtype=bool)].mean())
+        between = D[~np.eye(len(D), dtype=bool)]
+        return float(between.mean()) if between.size else 0.0
 
     def clustering(self) -> float:
         """The share of pairs of neighbours of a token that are neighbours of each other, averaged over the tokens.

@@ -209,6 +209,7 @@ def test_a_graph_that_one_knows():
     assert Graph(np.ones((5, 5), bool)).spectral_gap() == pytest.approx(1)
     apart = Graph(np.kron(np.eye(2), np.ones((3, 3))) > 0)
     assert apart.average_path() == np.inf
+    assert Graph(np.ones((1, 1), bool)).average_path() == 0
     assert apart.spectral_gap() == pytest.approx(0, abs=1e-12)
 
 
