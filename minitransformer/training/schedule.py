@@ -32,6 +32,8 @@ class Cosine:
 
     rate(s) = peak · s / warmup,                                            s ≤ warmup
     rate(s) = floor + ½ (peak − floor) (1 + cos π (s − warmup)/(steps − warmup))
+
+    Where all steps are warmup there is no way down: the last step has the rate `peak`.
     """
 
     peak: PositiveNumber

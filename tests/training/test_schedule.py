@@ -35,6 +35,10 @@ def test_cosine_without_warmup_starts_near_the_peak():
     assert 0.99 < Cosine(1.0, 100)(1) < 1.0
 
 
+def test_cosine_of_nothing_but_warmup_ends_at_the_peak():
+    assert [Cosine(1.0, 4, 4)(step) for step in (1, 4, 5)] == [0.25, 1.0, 0.0]
+
+
 @pytest.mark.parametrize("warmup", [-1, 11])
 def test_a_warmup_longer_than_the_run_is_refused(warmup):
     with pytest.raises(ValueError, match=f"warmup: {warmup} (is not within 0 … 10|should be at least 0)"):
