@@ -6,6 +6,7 @@ import numpy as np
 
 from minitransformer.attention import dot_product_attention
 from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value
+from minitransformer.machine import peak_memory
 
 
 def harmonic(n):
@@ -156,6 +157,10 @@ def tiles_of_a_window(answer):
             if mistake != wanted:
                 unless(given, mistake, told + hint)
         close(given, wanted, told + "In row k of the tiles, which is the first key that its first query sees?")
+    with peak_memory() as peak:
+        answer(3000, 13, 8)
+        if peak() > 3000 * 3000:
+            raise NotYet("It is right, but a matrix (n, n) is made on the way.")
 
 
 @exercise("17.8")
@@ -179,8 +184,13 @@ def merged_parts(answer):
     unless(given[1], L.sum(0), "Sums of exponentials are added, not their logarithms.")
     close(given[1], np.log(np.exp(L).sum(0)), "L of the whole is the logarithm of the sum over all keys.")
     large = answer(Y[0], L[0] + 1000, Y[1], L[1] + 1000)[0]
-    if not np.isfinite(np.asarray(large[0], float)).all():
-        raise NotYet("It is right, but e to the power of 1,000 is no number. Only the difference of both L matters.")
+    if not all(np.isfinite(np.asarray(part, float)).all() for part in large):
+        raise NotYet(
+            "It is right, but e to the power of 1,000 is no number. "
+            "Subtract the larger of both L first; the L of the whole gets it back."
+        )
     close(large[0], whole, "A constant added to both L changes nothing in Y.")
+    hint = "A constant added to both L is added to the L of the whole, too."
+    close(np.asarray(large[1]) - 1000, np.log(np.exp(L).sum(0)), hint)
     hint = "Write w for the share of the first part. Y depends on each L by way of w, and so does L."
     derivative(answer, Y[0], L[0], Y[1], L[1], hint=hint)

@@ -3,12 +3,12 @@
 import numpy as np
 
 
-def tiles(first=-np.inf, shrinks=(True, True), most=True):
+def tiles(first=-np.inf, shrinks=(True, True), most=True, clip=np.inf, cap=np.inf):
     def function(Q, K, V):
         Q, top, total, y = Q / np.sqrt(Q.shape[1]), first, 0, 0
         for j in range(0, len(K), 4):
-            S = Q @ K[j : j + 4].T
-            new = np.maximum(top, S.max(1, keepdims=True)) if most else 0
+            S = np.clip(Q @ K[j : j + 4].T, -clip, clip)
+            new = np.minimum(np.maximum(top, S.max(1, keepdims=True)), cap) if most else 0
             P, shrink = np.exp(S - new), np.exp(top - new)
             total = (shrink if shrinks[0] else 1) * total + P.sum(1, keepdims=True)
             top, y = new, (shrink if shrinks[1] else 1) * y + P @ V[j : j + 4]
@@ -24,10 +24,15 @@ def counted(n, rho, b, before=0):
     return total
 
 
-def merged(w_of=lambda L_1, L: np.exp(L_1 - L), added=np.logaddexp, of_w=1.0, of_L=1.0):
+def from_a_matrix(n, rho, b):
+    i, j = np.nonzero(np.tri(n) - np.tri(n, k=-rho - 1))
+    return len(np.unique(i // b * n + j // b))
+
+
+def merged(w_of=lambda L_1, L_2: 1 / (1 + np.exp(L_2 - L_1)), added=np.logaddexp, of_w=1.0, of_L=1.0):
     def function(Y_1, L_1, Y_2, L_2):
         L = added(L_1, L_2)
-        w = w_of(L_1, L)
+        w = w_of(L_1, L_2)
         Y = w[:, None] * Y_1 + (1 - w[:, None]) * Y_2
 
         def pullback(d):
@@ -44,6 +49,10 @@ def naive(L_1, L_2):
     return np.log(np.exp(L_1) + np.exp(L_2))
 
 
+def overflowing(L_1, L_2):
+    return np.exp(L_1) / (np.exp(L_1) + np.exp(L_2))
+
+
 def without_L(Y_1, L_1, Y_2, L_2):
     (Y, _), pullback = merged()(Y_1, L_1, Y_2, L_2)
     return Y, pullback
@@ -57,6 +66,7 @@ ANSWERS = {
             [[4, 3], [7, 8], [11, 11]],
             [[4 / 3, 1], [7 / 6, 4 / 3], [5 / 2, 7 / 3]],
             [[4 / 3, 1], [7 / 6, 4 / 3], [11 / 6, 7 / 3]],
+            [[1, 1 / 3], [1, 1 / 6], [2, 1 / 2]],
             [4 / 3, 1],
         ]
     },
@@ -66,13 +76,24 @@ ANSWERS = {
             [HARMONIC[4096] - 1, HARMONIC[64]],
             [2047.5, 31.5],
             [12, 6],
+            [10, 3],
+            [HARMONIC[4096] - 1, (HARMONIC[4096] - 1) / 64],
             [HARMONIC[4096] - 1, HARMONIC[4096] - 1],
         ]
     },
     "17.3": {"right": [142.6, 57.0], "wrong": [[14.26, 14.26], [1.426, 3.565], [570, 228], [57, 143]]},
     "17.4": {"wrong": [[1024, 128], [2047, 255], [65504, 2.0**127], [2048, 2048]]},
     "17.5": {"wrong": [7, 8, 10, 24]},
-    "17.6": {"wrong": [tiles(0), tiles(shrinks=(True, False)), tiles(shrinks=(False, True)), tiles(0, most=False)]},
+    "17.6": {
+        "wrong": [
+            tiles(0),
+            tiles(shrinks=(True, False)),
+            tiles(shrinks=(False, True)),
+            tiles(0, most=False),
+            tiles(0, clip=700),
+            tiles(cap=0),
+        ]
+    },
     "17.7": {
         "right": counted,
         "wrong": [
@@ -80,14 +101,22 @@ ANSWERS = {
             lambda n, rho, b: -(-n // b) * (-(-n // b) + 1) // 2,
             lambda n, rho, b: -(-n // b) * (-(-rho // b) + 1),
             lambda n, rho, b: counted(n, rho, b, 1),
+            from_a_matrix,
             lambda n, rho, b: sum(min(rho + 1, i + 1) for i in range(n)) // b**2,
         ],
     },
     "17.8": {
         "wrong": [
+            merged(overflowing, naive),
             merged(added=naive),
-            merged(lambda L_1, L: L_1 / L),
-            merged(lambda L_1, L: 0 * L + 0.5),
+            merged(lambda L_1, L_2: overflowing(np.minimum(L_1, 700), np.minimum(L_2, 700))),
+            merged(added=lambda L_1, L_2: naive(np.minimum(L_1, 700), np.minimum(L_2, 700))),
+            merged(added=np.add),
+            merged(added=np.maximum),
+            merged(lambda L_1, L_2: L_1 / (L_1 + L_2)),
+            merged(lambda L_1, L_2: 0 * L_1 + 0.5),
+            merged(lambda L_1, L_2: 0 * L_1 + 1),
+            lambda Y_1, L_1, Y_2, L_2: ((Y_1 + Y_2, np.logaddexp(L_1, L_2)), lambda d: d),
             merged(of_w=0),
             merged(of_L=0),
             without_L,
