@@ -110,6 +110,7 @@ def a_sink_of_any_size(answer):
         (1000.0, 0.0, "b = 1,000"),
         (0.5, 1000.0, "scores near 1,000"),
         (0.5, -1000.0, "scores near −1,000"),
+        (1000.0, 1000.0, "scores near 1,000 and b = 1,000"),
     ):
         found = np.asarray(answer(S + shift, b), float)
         if not np.isfinite(found).all():

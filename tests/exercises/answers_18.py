@@ -51,20 +51,39 @@ def gate(slope=lambda g: g * (1 - g), over=lambda x: x.sum(-1), through=True, op
 
 
 ANSWERS = {
-    "18.1": {"wrong": [[1.5, 2 / 3, 0.75], [1, 1 / 3, 0.75], [1, 2 / 3, 0.5], [12 / (np.log(4) + 8), 2 / 3, 0.75]]},
+    "18.1": {
+        "wrong": [
+            [1.5, 2 / 3, 0.75],
+            [1, 1 / 3, 0.75],
+            [1, 2 / 3, 0.5],
+            [12 / (np.log(4) + 8), 2 / 3, 0.75],
+            [0.5, 1 / 3, 0.3],
+            [1, 0.5, 0.75],
+        ]
+    },
     "18.2": {"right": 1040, "wrong": [260, 1024, 16640, 16]},
     "18.3": {"wrong": [4, 2, np.log(256), 0]},
     "18.4": {"right": 1652, "wrong": [1302, 1074, 826, 651, 1024]},
-    "18.5": {"wrong": [4, 8, 29, 12, 32]},
+    "18.5": {"wrong": [4, 8, 20, 29, 12, 32]},
     "18.6": {
         "wrong": [
             sink(lambda top, b: top, divide=False),
             sink(lambda top, b: top),
             sink(lambda top, b: 0),
+            lambda S, b: sink(np.maximum)(S, 0),
+            lambda S, b: sink(np.maximum)(S, np.minimum(b, 700)),
             lambda S, b: softmax(S)[0],
         ]
     },
-    "18.7": {"wrong": [halves(below=0), halves(below=2), halves(of_second=1), lambda Y_1, L_1, Y_2, L_2, b: Y_1 + Y_2]},
+    "18.7": {
+        "wrong": [
+            halves(below=0),
+            halves(below=2),
+            halves(of_second=1),
+            lambda Y_1, L_1, Y_2, L_2, b: Y_1 + Y_2,
+            lambda Y_1, L_1, Y_2, L_2, b: (Y_1 + Y_2) / 2,
+        ]
+    },
     "18.8": {
         "right": latent(),
         "wrong": [
@@ -80,6 +99,7 @@ ANSWERS = {
             gate(over=lambda x: x[..., 0]),
             gate(through=False),
             gate(open_=lambda a: a, slope=lambda g: 1),
+            gate(open_=np.tanh, slope=lambda g: 1 - g * g),
         ]
     },
 }
