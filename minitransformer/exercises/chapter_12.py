@@ -99,7 +99,7 @@ def busy_workers(answer):
 @exercise("12.7")
 def pages_in_all(answer):
     """Pages of a prompt and b continuations, counted one by one."""
-    for p, b, t, B in ((7, 3, 5, 5), (10, 2, 4, 5), (9, 4, 1, 4), (11, 2, 1, 4), (3, 1, 20, 8)):
+    for p, b, t, B in ((7, 3, 4, 5), (10, 2, 4, 5), (9, 4, 1, 4), (11, 2, 1, 4), (3, 1, 20, 8)):
         pages = {(-1, k) for k in range(p // B)}  # the full ones of the prompt
         for text in range(b):
             pages |= {(text, k) for k in range(p // B, -(-(p + t) // B))}
@@ -137,7 +137,8 @@ def two_parts(answer):
     if lost[2:3].any():
         raise NotYet("Where neither part has found anything, −∞ is subtracted from −∞.")
     scaled = "The weighted sums are of the same kind as the sums: they need the same factors."
-    close(np.exp(np.asarray(given[0]) - 1000), np.exp(wanted.m - 1000), "The first of the three is the larger of both.")
+    if not np.allclose(array_of(given[0], (6,), "A largest score for each query."), wanted.m):
+        raise NotYet("The first of the three is the larger of both.")
     close(given[1], wanted.total, "What was divided by e to the m has to be divided by e to the larger m.")
     close(given[2], wanted.sum, scaled)
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from minitransformer.attention.flash import Found, join
+
 
 def remembers(memory, X, M):
     rows = X if memory is None else np.concatenate([memory, X], -2)
@@ -18,6 +20,15 @@ def only_new(memory, X, M):
 
 def oldest(memory, X, M):
     return (X if memory is None else np.concatenate([memory, X], -2))[..., :M, :]
+
+
+def all_at_first(memory, X, M):
+    return X if memory is None else remembers(memory, X, M)
+
+
+def padded(memory, X, M):
+    rows = remembers(memory, X, M)
+    return np.pad(rows, ((0, 0), (M - rows.shape[1], 0), (0, 0)))
 
 
 def with_mask(make):
@@ -77,6 +88,22 @@ def half_scaled(m, total, a, m2, total2, a2):
     return M, np.exp(m - safe) * total + np.exp(m2 - safe) * total2, a + a2
 
 
+def crossed(m, total, a, m2, total2, a2):
+    M = np.maximum(m, m2)
+    safe = np.where(M == -np.inf, 0, M)
+    one, two = np.exp(m2 - safe), np.exp(m - safe)
+    return M, one * total + two * total2, one[:, None] * a + two[:, None] * a2
+
+
+def m_of_the_first(m, *rest):
+    return m, *join(Found(m, *rest[:2]), Found(*rest[2:]))[1:]
+
+
+def sum_of_both(m, total, a, m2, total2, a2):
+    found = join(Found(m, total, a), Found(m2, total2, a2))
+    return m + m2, found.total, found.sum
+
+
 def mixture(of_w, of_y, rule="basic"):
     def function(w, h):
         y = [np.zeros_like(h[0])]
@@ -99,7 +126,7 @@ ANSWERS = {
     "12.1": {"wrong": [[[2, 0.5], [2, 0.5]], [[3, 0], [3, 0]], [[2, 0], [3, 0]], [2, 3]]},
     "12.2": {"wrong": [7, 3, 5, 20]},
     "12.3": {"wrong": [1024, 5120, 1707, 512]},
-    "12.4": {"right": remembers, "wrong": [never_empty, only_new, oldest, 3]},
+    "12.4": {"right": remembers, "wrong": [never_empty, only_new, oldest, all_at_first, padded, 3]},
     "12.5": {
         "wrong": [
             with_mask(lambda n, M: np.tri(n, M + n) > 0),
@@ -107,15 +134,28 @@ ANSWERS = {
             with_mask(lambda n, M: np.ones((n, M + n), bool)),
         ]
     },
-    "12.6": {"right": busy, "wrong": [mean_of_steps, slowest_of_all, one_worker]},
+    "12.6": {"right": busy, "wrong": [mean_of_steps, slowest_of_all, one_worker, lambda owners, mask: mask.mean()]},
     "12.7": {
         "wrong": [
             lambda p, b, t, B: b * -(-(p + t) // B),
             lambda p, b, t, B: -(-p // B) + b * (-(-(p + t) // B) - p // B),
             lambda p, b, t, B: -(-p // B) + b * -(-t // B),
+            lambda p, b, t, B: -(-(p + b * t) // B),  # as if they were one text
         ]
     },
-    "12.8": {"wrong": [naive, late, unscaled, half_scaled]},
+    "12.8": {
+        "wrong": [
+            naive,
+            late,
+            unscaled,
+            half_scaled,
+            crossed,
+            m_of_the_first,
+            sum_of_both,
+            lambda *parts: (*parts[:1], parts[1].sum(), parts[2]),
+            lambda *parts: parts[3:5],
+        ]
+    },
     "12.9": {
         "right": mixture(lambda h, y: h - y, lambda w: 1 - w),
         "wrong": [
@@ -123,6 +163,7 @@ ANSWERS = {
             mixture(lambda h, y: h - y, lambda w: 1),
             mixture(lambda h, y: h, lambda w: 1, "accumulated"),
             lambda w, h: (w[..., None] * h).sum(0),
+            lambda w, h: mixture(lambda h, y: h - y, lambda w: 1 - w)(1 - w, h),
         ],
     },
 }
