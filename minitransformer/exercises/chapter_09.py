@@ -200,7 +200,6 @@ def back_without_a_memory(answer):
         dX_1,
         "dX_1: X_1 is in Y_1, and Y_1 is read by G.",
         (dY_1, "dX_1: and what comes through G, from dY_2?"),
-        (dY_1 + G(Y_2)[1](dY_2), "dX_1: the pullback of G belongs to where G was called, which is Y_1."),
     )
     expect(
         found[3],
@@ -209,13 +208,6 @@ def back_without_a_memory(answer):
         (dY_2 + F(X_2)[1](dY_1), "dX_2: F was added to Y_1. Is dY_1 all that has come there?"),
         (dY_2, "dX_2: and what comes through F?"),
     )
-
-    def block(X_1, X_2):
-        Y_1 = X_1 + F(X_2)[0]
-        Y_2 = X_2 + G(Y_1)[0]
-        return (Y_1, Y_2), lambda dY: tuple(answer(F, G, Y_1, Y_2, *dY)[2:])
-
-    derivative(block, X_1, X_2, hint="Walk back as the block went forth: G first, then F.")
 
 
 @exercise("9.9")

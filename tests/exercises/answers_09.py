@@ -35,9 +35,14 @@ def mean_of_rounds(S, V, sees):
 def backwards(F, G, Y_1, Y_2, dY_1, dY_2, mistake=None):
     added, back_G = G(Y_2 if mistake == "place" else Y_1)
     X_2 = Y_2 - added
-    dX_1 = dY_1 + back_G(dY_2)
+    dX_1 = dY_1 + {"sign": -1, "dX_1": 0}.get(mistake, 1) * back_G(dY_2)
     added, back_F = F(Y_2 if mistake == "late" else X_2)
-    return Y_1 - added, X_2, dX_1, dY_2 + back_F(dY_1 if mistake == "old" else dX_1)
+    dX_2 = dY_2 + {"dX_2 sign": -1, "dX_2": 0}.get(mistake, 1) * back_F(dY_1 if mistake == "old" else dX_1)
+    return Y_1 + added if mistake == "added" else Y_1 - added, X_2, dX_1, dX_2
+
+
+def exchanged(F, G, Y_1, Y_2, dY_1, dY_2):
+    return backwards(G, F, Y_1, Y_2, dY_1, dY_2)
 
 
 def backwards_twice(F, G, Y_1, Y_2, dY_1, dY_2):
@@ -50,14 +55,19 @@ def shared(forward="right", backward="right"):
     def answer(Q, V):
         length = np.linalg.norm(Q, axis=-1, keepdims=True)
         K = Q / length if forward != "long keys" else Q
-        mask = ~np.eye(Q.shape[-2], dtype=bool) if forward != "itself" else None
-        Y, back = dot_product_attention(Q, K, V, mask=mask, scale=1.0 if forward == "no root" else None)
+        mask = ~np.eye(Q.shape[-2], dtype=bool) if forward not in ("itself", "late") else None
+        asks = K if forward == "short queries" else Q
+        Y, back = dot_product_attention(asks, K, V, mask=mask, scale=1.0 if forward == "no root" else None)
+        if forward == "late":
+            Y = Y - np.einsum("...ii->...i", back.A)[..., None] * V
+        if forward == "no softmax":
+            Y = Q @ K.swapaxes(-1, -2) @ V
 
         def pullback(dY):
             dQ, dK, dV = back(dY)
             across = dK - (dK * K).sum(-1, keepdims=True) * K
-            as_key = {"right": across / length, "query": 0, "along": dK, "length": across}[backward]
-            return dQ + as_key, dV
+            as_key = {"query": 0, "along": dK, "length": across}.get(backward, across / length)
+            return as_key if backward == "key" else dQ + as_key, dV
 
         return Y, pullback
 
@@ -65,7 +75,7 @@ def shared(forward="right", backward="right"):
 
 
 ANSWERS = {
-    "9.1": {"wrong": [[7, 0.56], [5, 0.44], [8, 8 / 9], [8, 0.39], 8]},
+    "9.1": {"wrong": [[7, 0.56], [5, 0.44], [8, 8 / 9], [8, 0.39], [8, 0.5], [6, 0.5], 8]},
     "9.2": {"wrong": [lambda C: 1 - 1 / C, lambda C: 0, lambda C: np.exp(-1), lambda C: 1 / C, 0.37]},
     "9.3": {"wrong": ["query", "block", "none", True]},
     "9.4": {
@@ -112,8 +122,14 @@ ANSWERS = {
     "9.8": {
         "wrong": [
             lambda *given: backwards(*given, mistake="place"),
+            exchanged,
+            lambda *given: backwards(*given, mistake="added"),
             lambda *given: backwards(*given, mistake="late"),
             lambda *given: backwards(*given, mistake="old"),
+            lambda *given: backwards(*given, mistake="sign"),
+            lambda *given: backwards(*given, mistake="dX_1"),
+            lambda *given: backwards(*given, mistake="dX_2"),
+            lambda *given: backwards(*given, mistake="dX_2 sign"),
             backwards_twice,
             lambda F, G, Y_1, Y_2, dY_1, dY_2: (Y_1, Y_2),
         ]
@@ -124,9 +140,13 @@ ANSWERS = {
             shared(forward="long keys"),
             shared(forward="itself"),
             shared(forward="no root"),
+            shared(forward="late"),
+            shared(forward="short queries"),
+            shared(forward="no softmax"),
             shared(backward="query"),
             shared(backward="along"),
             shared(backward="length"),
+            shared(backward="key"),
         ],
     },
 }
