@@ -36,9 +36,12 @@ def count_of_parameters(answer):
             (context * D, "The positions are learned, too."),
             (norm, "A pre-norm stack ends with one more norm."),
             (depth * 2 * norm + norm, "Each norm has a gain and a bias."),
+            ((depth * 2 * norm + norm) // 2, "Each norm has a gain and a bias."),
             (depth * 2 * norm, "There are two norms in each block."),
+            (depth * norm, "There are two norms in each block."),
             (depth * 5 * D, "The two layers of the feed-forward network have biases: 4D and D numbers."),
             (depth * 4 * D * D, "Are the four matrices of attention, and both of the feed-forward network, in it?"),
+            (depth * D * D, "Attention has four matrices: W_q, W_k, W_v and W_o."),
             (-depth * 4 * D, "The projections of attention have no biases here."),
         ):
             if given == right - missing:

@@ -99,6 +99,11 @@ ANSWERS = {
             lambda D, depth, V, n: (V + n) * D + depth * 12 * D**2,
             lambda D, depth, V, n: size(D, depth, V, n) - 5 * depth * D,
             lambda D, depth, V, n: size(D, depth, V, n) + 4 * depth * D,
+            lambda D, depth, V, n: size(D, depth, V, n) - (2 * depth + 1) * D,  # norms without a bias
+            lambda D, depth, V, n: size(D, depth, V, n) - (2 * depth + 1) * 2 * D,  # no norms
+            lambda D, depth, V, n: size(D, depth, V, n) - depth * 2 * D,  # one of two norms
+            lambda D, depth, V, n: size(D, depth, V, n) - depth * 4 * D**2,  # no attention
+            lambda D, depth, V, n: size(D, depth, V, n) - depth * D**2,  # no W_o
         ]
     },
     "3.3": {"wrong": [[-np.log2(17 / 64), 17 / 64], [3, 17 / 64], [3 * np.log(2), 1 / 8], [6, 1 / 64], [3, 0.1], 3]},
@@ -140,6 +145,7 @@ ANSWERS = {
             lambda *args: post(*args, around=lambda dY, dsum: 0 * dY),
             lambda *args: post(*args, through=False),
             lambda *args: post(*args, on_branch=True),
+            lambda layer, p, norm, X: post(lambda p, X: (layer(p, X)[0] - X, None), p, norm, X),  # LN(F(X))
         ]
     },
 }
