@@ -75,7 +75,8 @@ def scores_of_a_convolution(answer):
     unless(given, weights(np.log(N) / 2), "The sign is turned: who sees many should weigh less.")
     unless(given, weights(-np.log(N)), "These weights are 1/N. A root is a half in the logarithm.")
     unless(given, weights(-np.log(mask.sum(0)) / 2), "N counts the nodes that j sees, a row of the mask.")
-    unless(given, weights(1 / np.sqrt(N)), "Softmax takes e to the power of the scores: weights want their logarithm.")
+    for weight in (1 / np.sqrt(N), 1 / np.sqrt(np.outer(N, N))):
+        unless(given, weights(weight), "Softmax takes e to the power of the scores: weights want their logarithm.")
     close(given, weights(-np.log(N) / 2), "Weights are e to the power of the scores, divided by their sum.")
 
 
@@ -108,6 +109,11 @@ def average_along_edges(answer):
     close(
         given, wanted, "Add what each source has to its destination, and divide by the number of edges that end there."
     )
+    ring, X = np.arange(2000), rng.standard_normal((2000, 2))
+    with peak_memory() as peak:
+        answer(X, ring, ring[::-1])
+        if peak() > 2000 * 2000:
+            raise NotYet("It is right, but a matrix (n, n) is made on the way.")
 
 
 @exercise("14.6")

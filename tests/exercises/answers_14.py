@@ -23,10 +23,23 @@ def written_once(X, destinations, sources):
     return Y / np.maximum(np.bincount(destinations, minlength=len(X)), 1)[:, None]
 
 
-def gat(axis=1, back=lambda A: A.T, slope=0.2, order=(1, 0)):
+def sums(X, destinations, sources):
+    Y = np.zeros_like(X)
+    np.add.at(Y, destinations, X[sources])
+    return Y
+
+
+def by_a_matrix(X, destinations, sources):
+    M = np.zeros((len(X), len(X)))
+    M[destinations, sources] = 1
+    return M @ X / np.maximum(M.sum(1, keepdims=True), 1)
+
+
+def gat(axis=1, back=lambda A: A.T, slope=0.2, order=(1, 0), late=False):
     def function(f, g, V, mask):
         L = f[:, None] + g
-        A, _ = softmax(np.where(mask, np.where(L > 0, L, 0.2 * L), -np.inf))
+        S = np.where(L > 0, L, 0.2 * L)
+        A = softmax(S)[0] * mask if late else softmax(np.where(mask, S, -np.inf))[0]
 
         def pullback(dY):
             dA = dY @ V.T
@@ -65,12 +78,26 @@ def largest(seen=lambda mask: mask, add=True, everybody=False):
     return function
 
 
+def one_winner(X, mask):
+    winner = np.where(mask, X.sum(1), -np.inf).argmax(1)
+    return X[winner], lambda dY: (np.arange(len(X))[:, None] == winner).astype(dY.dtype) @ dY
+
+
 def dense(phi=lambda S: S, hide=lambda S: np.where(np.tri(len(S)) > 0, S, -np.inf)):
     return lambda f, g, V: softmax(hide(phi(f[:, None] + g)))[0] @ V
 
 
 ANSWERS = {
-    "14.1": {"wrong": [[[10, 0], [20, 0]], [[20, 5], [12.65, 5]], [[8, 5], [8, 5]], [8, 5]]},
+    "14.1": {
+        "wrong": [
+            [[10, 0], [20, 0]],
+            [[20, 5], [12.65, 5]],
+            [[8, 5], [8, 5]],
+            [[2, 5], [12.65, 5]],
+            [[8, 5], [10, 5]],
+            [8, 5],
+        ]
+    },
     "14.2": {"wrong": [[30, 30], [1, 1], [0, 0], [1, 30]]},
     "14.3": {
         "right": lambda mask: mask @ mask,
@@ -78,6 +105,7 @@ ANSWERS = {
             lambda mask: mask.astype(int) @ mask,
             lambda mask: mask * mask,
             lambda mask: (mask @ mask).T,
+            lambda mask: mask @ mask | (mask @ mask).T,
             lambda mask: mask @ mask.T,
             lambda mask: (mask & ~np.eye(len(mask), dtype=bool)) @ (mask & ~np.eye(len(mask), dtype=bool)),
         ],
@@ -88,22 +116,53 @@ ANSWERS = {
             lambda mask: np.where(mask, np.log(mask.sum(1)) / 2, -np.inf),
             lambda mask: np.where(mask, -np.log(mask.sum(1)), -np.inf),
             lambda mask: np.where(mask, mask.sum(1) ** -0.5, -np.inf),
+            lambda mask: np.where(mask, np.outer(mask.sum(1), mask.sum(1)) ** -0.5, -np.inf),
+            lambda mask: np.where(mask, -np.log(mask.sum(0)) / 2, -np.inf),
+            lambda mask: np.where(mask, -np.log(mask.sum(1)) / 4, -np.inf),
+            lambda mask: -np.log(mask.sum(1)) / 2,
             lambda mask: np.where(mask, -np.log(mask.sum(1)) / 2, 0),
         ]
     },
     "14.5": {
         "right": averaged,
-        "wrong": [with_nan, written_once, lambda X, i, j: averaged(X, j, i), lambda X, i, j: X],
+        "wrong": [
+            with_nan,
+            written_once,
+            sums,
+            by_a_matrix,
+            lambda X, i, j: averaged(X, j, i),
+            lambda X, i, j: X[j],
+            lambda X, i, j: X,
+        ],
     },
-    "14.6": {"wrong": [gat(back=lambda A: A), gat(axis=0), gat(slope=1), gat(order=(0, 1)), lambda f, g, V, mask: V]},
-    "14.7": {"right": layers(), "wrong": [372, layers() - 1, layers(below=0.1), 1]},
-    "14.8": {"wrong": [largest(lambda mask: mask.T), largest(add=False), largest(everybody=True)]},
+    "14.6": {
+        "wrong": [
+            gat(back=lambda A: A),
+            gat(axis=0),
+            gat(slope=1),
+            gat(order=(0, 1)),
+            gat(late=True),
+            lambda f, g, V, mask: V,
+        ]
+    },
+    "14.7": {"right": layers(), "wrong": [372, 746, layers() - 1, layers(below=0.1), 1]},
+    "14.8": {
+        "wrong": [
+            largest(lambda mask: mask.T),
+            largest(lambda mask: mask | True),
+            largest(add=False),
+            largest(everybody=True),
+            one_winner,
+        ]
+    },
     "14.9": {
         "wrong": [
             dense(),
             dense(phi=lambda S: np.where(S > 0, S, 0.2 * S)),
             dense(hide=lambda S: S),
             lambda f, g, V: np.cumsum(np.exp(g)[:, None] * V, 0) / np.exp(g).sum(),
+            lambda f, g, V: np.cumsum(np.exp(g)[:, None] * V, 0),
+            lambda f, g, V: np.cumsum(np.exp(f)[:, None] * V, 0) / np.cumsum(np.exp(f))[:, None],
         ]
     },
 }
