@@ -4,6 +4,7 @@ import numpy as np
 
 from minitransformer.attention import dot_product_attention, kernel_attention, linear
 from minitransformer.exercises.check import NotYet, choice, derivative, exercise, expect, likely, several, with_pullback
+from minitransformer.machine import peak_memory
 
 
 @exercise("10.1")
@@ -114,6 +115,11 @@ def a_window_of_sums(answer):
             (seen(past, past), "Nothing has left the sums."),
             (W * near @ V, "The sums over weights, z, are missing."),
         )
+    FQ, FK, V = (rng.random((2000, width)) for width in (4, 4, 2))
+    with peak_memory() as peak:
+        answer(FQ, FK, V, 3)
+        if peak() > 2000 * 2000:
+            raise NotYet("It is right, but a matrix (n, n) is made on the way.")
 
 
 @exercise("10.7")

@@ -14,18 +14,23 @@ def both_orders(X):
     return np.concatenate([np.ones_like(X[..., :1]), X, two], -1)
 
 
-def window(late=0, z_too=True, leave=True):
+def window(late=0, z_too=True, leave=True, z=True):
     def answer(FQ, FK, V, w):
-        S, z, said = np.zeros((FK.shape[1], V.shape[1])), np.zeros(FK.shape[1]), []
+        S, total, said = np.zeros((FK.shape[1], V.shape[1])), np.zeros(FK.shape[1]), []
         for i in range(len(FQ)):
-            S, z, gone = S + np.outer(FK[i], V[i]), z + FK[i], i - w - late
+            S, total, gone = S + np.outer(FK[i], V[i]), total + FK[i], i - w - late
             if gone >= 0 and leave:
                 S = S - np.outer(FK[gone], V[gone])
-                z = z - FK[gone] * z_too
-            said.append(FQ[i] @ S / (FQ[i] @ z))
+                total = total - FK[gone] * z_too
+            said.append(FQ[i] @ S / (FQ[i] @ total if z else 1))
         return np.array(said)
 
     return answer
+
+
+def by_a_matrix(FQ, FK, V, w):
+    W = FQ @ FK.T * (np.tri(len(FQ)) - np.tri(len(FQ), k=-w))
+    return W @ V / W.sum(1, keepdims=True)
 
 
 def chunks(first="read", inside=0):
@@ -44,11 +49,11 @@ def chunks(first="read", inside=0):
     return answer
 
 
-def smoother(share=True, power=3, sign=1, together=True, forward=2):
+def smoother(share=True, power=3, sign=1, together=True, forward=2, divided=True, share_w=True):
     def answer(Q, K, V, w):
         D = ((Q[..., :, None, :] - K[..., None, :, :]) ** 2).sum(-1)
         W = np.exp(-D / (2 * w**forward))
-        total = W.sum(-1, keepdims=True)
+        total = W.sum(-1, keepdims=True) if divided else 1
         Y = W @ V / total
 
         def pullback(dY):
@@ -56,7 +61,8 @@ def smoother(share=True, power=3, sign=1, together=True, forward=2):
             dW = dN @ V.swapaxes(-1, -2) - share * (dN * Y).sum(-1, keepdims=True)
             E = sign * dW * W / w**2
             back = E.swapaxes(-1, -2)
-            dw = (E * D).sum((-2, -1)) / w ** (power - 2)
+            E_w = E if share_w else (dN @ V.swapaxes(-1, -2)) * W / w**2
+            dw = (E_w * D).sum((-2, -1)) / w ** (power - 2)
             dQ = E @ K - E.sum(-1, keepdims=True) * Q
             return (
                 dQ,
@@ -87,7 +93,16 @@ ANSWERS = {
     "10.2": {"wrong": [[2, 3], [1, 2], [2, 2], [3, 1], 3]},
     "10.3": {
         "right": [np.exp(16), 1],
-        "wrong": [[2981, 0], [5962, 0], [np.exp(4), 0], [np.exp(16), 2981], [np.exp(16), 2], [np.exp(16), -1], 0],
+        "wrong": [
+            [2981, 0],
+            [5962, 0],
+            [np.exp(4), 0],
+            [np.exp(16), 2981],
+            [np.exp(16), 2],
+            [np.exp(16), -1],
+            [16, 0],
+            0,
+        ],
     },
     "10.4": {"wrong": ["a", "bad", "acd", "d", 2]},
     "10.5": {
@@ -101,17 +116,27 @@ ANSWERS = {
     },
     "10.6": {
         "right": window(),
-        "wrong": [window(late=1), window(z_too=False), window(leave=False), lambda FQ, FK, V, w: FQ @ (FK.T @ V), 3],
+        "wrong": [
+            window(late=1),
+            window(z_too=False),
+            window(leave=False),
+            window(z=False),
+            by_a_matrix,
+            lambda FQ, FK, V, w: FQ @ (FK.T @ V),
+            3,
+        ],
     },
     "10.7": {
         "right": chunks(),
         "wrong": [chunks("write"), chunks("write", -1), chunks("read", -1), chunks("read", 99), chunks("never")],
     },
-    "10.8": {"wrong": [0.1, 1.0, 1.5, "0.5"]},
+    "10.8": {"wrong": [0.1, 0.2, 0.7, 1.0, 1.5, "0.5"]},
     "10.9": {
         "right": smoother(),
         "wrong": [
+            smoother(divided=False),
             smoother(share=False),
+            smoother(share_w=False),
             smoother(power=2),
             smoother(power=1),
             smoother(sign=-1),
