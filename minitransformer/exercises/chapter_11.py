@@ -121,7 +121,7 @@ def a_mask_with_closed_gates(answer):
     if np.isnan(found).any():
         raise NotYet("There are NaNs: −∞ − (−∞) is no number. What is it that one has to sum for the pair (i, j)?")
     if np.isinf(found).any():
-        raise NotYet("There are infinities. No entry of L is larger than 1.")
+        raise NotYet("There are infinities. An entry of L is a product of gates, from 0 to 1, and not its logarithm.")
     expect(
         found,
         right,

@@ -46,10 +46,12 @@ def fading(S_fades=True, z_fades=True, z=True):
     return answer
 
 
-def retention(factor=True, power=1, together=True, causal=True, masked_back=True, scale=1.0):
+def retention(
+    factor=True, power=1, together=True, causal=True, masked_back=True, scale=1.0, ahead=False, backward="right"
+):
     def answer(Q, K, V, gamma):
         i, j = np.ogrid[: Q.shape[-2], : Q.shape[-2]]
-        behind = i - j if not causal else np.maximum(i - j, 0)
+        behind = np.abs(i - j) if ahead else i - j if not causal else np.maximum(i - j, 0)
         L = scale * np.where((j <= i) | (not causal), gamma**behind, 0)
         W = L * (Q @ K.swapaxes(-1, -2))
 
@@ -58,7 +60,9 @@ def retention(factor=True, power=1, together=True, causal=True, masked_back=True
             each = P * W * (behind if factor else 1) / gamma**power
             back = L * P if masked_back else P
             dgamma = each.sum().reshape(1) if together else each.sum((-2, -1))
-            return back @ K, back.swapaxes(-1, -2) @ Q, W.swapaxes(-1, -2) @ dY, dgamma
+            dQ = back @ K / (2 if backward == "root" else 1)
+            dK = (back if backward == "as it is" else back.swapaxes(-1, -2)) @ Q
+            return dQ, dK, (W if backward == "values" else W.swapaxes(-1, -2)) @ dY, dgamma
 
         return W @ V, pullback
 
@@ -91,6 +95,7 @@ ANSWERS = {
             lambda c, p: 1 - c ** (2 * p),
             lambda c, p: c ** (2 * p - 1),
             lambda c, p: c ** (2 * p + 1),
+            lambda c, p: c ** (p + 1),
             lambda c, p: (1 - c) ** p,
             22,
         ]
@@ -105,6 +110,7 @@ ANSWERS = {
             mask(future=1.0),
             lambda log_alpha: mask()(log_alpha).T,
             lambda log_alpha: np.exp(log_alpha),
+            lambda log_alpha: np.log(mask()(log_alpha)),
         ],
     },
     "11.6": {
@@ -115,6 +121,7 @@ ANSWERS = {
             step(keep="all"),
             step(keep="said"),
             step(keep="old"),
+            lambda x, before, theta: (swish(theta[-1] * x), np.vstack([before, x])[1:]),  # the newest row alone
             lambda x, before, theta: x,
         ],
     },
@@ -131,7 +138,13 @@ ANSWERS = {
             retention(together=False),
             retention(causal=False),
             retention(masked_back=False),
+            retention(causal=False, ahead=True),
             retention(scale=0.5),
+            retention(scale=0.8),
+            retention(scale=3),
+            retention(backward="root"),
+            retention(backward="as it is"),
+            retention(backward="values"),
             lambda Q, K, V, gamma: V,
         ],
     },
