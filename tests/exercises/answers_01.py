@@ -63,6 +63,7 @@ ANSWERS = {
             lambda u: coefficients(u, lambda j, i: slice(j, i + 1)),
             lambda u: coefficients(u, lambda j, i: slice(j + 1, i)),
             lambda u: coefficients(u, lambda j, i: slice(j + 1, i + 1), lambda u, j: 1.0),
+            lambda u: coefficients(u, lambda j, i: slice(j + 1, i + 1))[1:, 1:],  # no h_0
             lambda u: coefficients(u, lambda j, i: slice(j + 1, i + 1)) + np.triu(np.ones((len(u) + 1,) * 2), 1),
         ],
     },

@@ -71,6 +71,7 @@ ANSWERS = {
     "5.5": {
         "wrong": [
             lambda *args: shaw(*args, scale=1.0),
+            lambda X, W_q, W_k, a: four_terms(X, a, W_q, W_k, np.eye(3), np.eye(3), relative=True),
             lambda *args: shaw(*args, terms=("cc",)),
             lambda *args: shaw(*args, terms=("cp",)),
             lambda *args: shaw(*args, terms=("cc", "cp", "pp")),
@@ -95,12 +96,14 @@ ANSWERS = {
             lambda dS: shifted(dS, len(dS)),
             lambda dS: shifted(dS.T, len(dS) - 1),
             lambda dS: np.tile(dS, 2),
+            lambda dS: shifted(2 * dS, len(dS) - 1),
         ]
     },
     "5.8": {
         "wrong": [
             lambda *args: sloped(*args, sign=1.0),
             lambda *args: sloped(*args, t=lambda o: o),
+            lambda *args: sloped(*args, t=lambda o: o**2),
             lambda *args: sloped(*args, dslopes=lambda products: products.sum((0, 2, 3))),
             lambda *args: sloped(*args, dslopes=lambda products: -products.sum((2, 3))),
             lambda *args: sloped(*args, dslopes=lambda products: -products.mean((0, 2, 3))),

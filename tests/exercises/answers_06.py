@@ -30,14 +30,14 @@ def first_column_and_row(A):
     return np.concatenate([A[::-1, 0] / np.diagonal(A)[::-1], A[0, 1:] / A[0, 0]])
 
 
-def learned_frequencies(sign=1, factor=True, together=True, back=-1):
+def learned_frequencies(sign=1, factor=True, together=True, back=-1, first=0, slope=1):
     def answer(X, omega):
-        places = np.arange(X.shape[-2])
+        places = first + np.arange(X.shape[-2])
         angles = places[:, None] * omega
         Y, _ = rotate(X, angles=sign * angles)
 
         def pullback(dY):
-            dangles = Y[..., 0::2] * dY[..., 1::2] - Y[..., 1::2] * dY[..., 0::2]
+            dangles = slope * (Y[..., 0::2] * dY[..., 1::2] - Y[..., 1::2] * dY[..., 0::2])
             domega = np.einsum("...if,i->...f", dangles, places if factor else np.ones_like(places))
             return rotate(dY, angles=back * angles)[0], domega.sum((0, 1)) if together else domega
 
@@ -72,6 +72,7 @@ ANSWERS = {
         "wrong": [
             diagonal_means,
             first_column_and_row,
+            lambda A: [np.diagonal(np.log(A), o).mean() for o in range(1 - len(A), len(A))],
             lambda A: np.log(np.concatenate([A[::-1, 0] / np.diagonal(A)[::-1], A[0, 1:] / A[0, 0]]))[::-1],
             lambda A: np.log(np.concatenate([A[::-1, 0], A[0, 1:]])),
             lambda A: np.log(A[0] / A[0, 0]),
@@ -94,6 +95,9 @@ ANSWERS = {
             learned_frequencies(factor=False),
             learned_frequencies(together=False),
             learned_frequencies(back=1),
+            learned_frequencies(first=1),
+            learned_frequencies(slope=-1),
+            learned_frequencies(slope=2),
             lambda X, omega: X,
         ],
     },

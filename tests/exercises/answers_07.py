@@ -16,18 +16,19 @@ def listing(M, steps):
     return iteration(M, steps, c=M.sum(1).max())
 
 
-def pooling(through_softmax=True, mean_part=True, together=True, dX_weights=True):
+def pooling(forward="softmax", through_softmax=True, mean_part=True, together=True, dX_weights=True, apart=False):
     def answer(X, u):
-        w = np.exp(u) / np.exp(u).sum()
-        if not through_softmax:
-            w = u
+        w = {"softmax": np.exp(u) / np.exp(u).sum(), "u": u, "mean": 0 * u + 1 / len(u)}[forward]
         blocks = X.reshape(*X.shape[:-2], -1, len(u), X.shape[-1])
+        if apart:
+            blocks = X.reshape(*X.shape[:-2], len(u), -1, X.shape[-1]).swapaxes(-2, -3)
 
         def pullback(dmeans):
             spread = dmeans[..., None, :] * (w[:, None] if dX_weights else np.ones((len(u), 1)))
             dw = (dmeans[..., None, :] * blocks).sum(-1)
             dw = dw.reshape(-1, len(u)).sum(0) if together else dw.sum(-2)
-            return spread.reshape(X.shape), w * (dw - ((dw * w).sum(-1, keepdims=True) if mean_part else 0))
+            du = w * (dw - ((dw * w).sum(-1, keepdims=True) if mean_part else 0))
+            return spread.reshape(X.shape), du if through_softmax else dw
 
         return (blocks * w[:, None]).sum(-2), pullback
 
@@ -58,7 +59,7 @@ ANSWERS = {
             lambda E: np.repeat(E, 2, 1) / 4,
         ],
     },
-    "7.6": {"wrong": [[2048, 4], [2048, 8], [1026, 4], [8, 2052], [512, 1], 2052]},
+    "7.6": {"wrong": [[2048, 4], [2048, 8], [1026, 4], [2052, 4], [2052, 2], [2052, 16], [8, 2052], [512, 1], 2052]},
     "7.7": {
         "wrong": [
             lambda A, k: np.linalg.svd(A)[0][:, :k].T,
@@ -80,7 +81,10 @@ ANSWERS = {
     "7.9": {
         "right": pooling(),
         "wrong": [
+            pooling(forward="u"),
             pooling(through_softmax=False),
+            pooling(apart=True),
+            pooling(forward="mean"),
             pooling(mean_part=False),
             pooling(together=False),
             pooling(dX_weights=False),

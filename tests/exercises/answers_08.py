@@ -16,6 +16,8 @@ def rolled(repair):
             around = around[:, :, ::-1]
         if repair in ("right", "wrong ends"):
             S = np.where(around, -np.inf, S)
+        if repair == "alone":
+            S[..., :b] = S[..., -b:] = -np.inf
         if repair == "zero":
             S = np.where(around, 0, S)
         A = np.exp(S - S.max(-1, keepdims=True))
@@ -27,11 +29,11 @@ def rolled(repair):
     return answer
 
 
-def banded(add=True, hide=True, own=1, scaled=True):
+def banded(add=True, hide=True, own=1, scaled=True, step=1):
     def answer(Q, K, V, rho):
         n, scale = Q.shape[-2], 1 / np.sqrt(Q.shape[-1]) if scaled else 1
-        near = np.arange(n)[:, None] - np.arange(rho + own)
-        there, near = near >= 0, np.maximum(near, 0)
+        near = np.arange(n)[:, None] - step * np.arange(rho + own)
+        there, near = (near >= 0) & (near < n), np.clip(near, 0, n - 1)
         S = (Q[..., None, :] * K[..., near, :]).sum(-1) * scale
         S = np.where(there, S, -np.inf if hide else 0)
         A = np.exp(S - S.max(-1, keepdims=True))
@@ -64,11 +66,11 @@ def ring(t, w):
     return np.where(found < 0, -1, found)
 
 
-def rule(own=True, early=True, all_firsts=False):
+def rule(own=True, early=True, all_firsts=False, back=1):
     def mask(n):
         i, j = np.ogrid[:n, :n]
         first = (j % 8 == 0) if all_firsts else (j == i // 8 * 8)
-        return ((j <= i) | (not early)) & ((abs(i - j) <= 1) & ((i != j) | own) | first)
+        return ((j <= i) | (not early)) & ((abs(i - j) <= back) & ((i != j) | own) | first)
 
     return mask
 
@@ -89,6 +91,7 @@ ANSWERS = {
             lambda n, rho: 2 * (n - rho),
             lambda n, rho: n - 1 - rho,
             lambda n, rho: 2 * (n - 1 - 2 * rho),
+            lambda n, rho: 2 * (n - 1) - rho,
             494,
         ]
     },
@@ -110,6 +113,7 @@ ANSWERS = {
             (rule(own=False), 20),
             (rule(early=False), 20),
             (rule(all_firsts=True), 20),
+            (rule(back=2), 20),
             (lambda n: np.eye(n), 20),
             rule(),
         ]
@@ -127,13 +131,21 @@ ANSWERS = {
             lambda rho, L: [(2 * rho + 1.0) ** -L, L * np.sqrt(rho * (rho + 1) / 3)],
             lambda rho, L: [(2 * rho + 1.0) ** -L, L * rho * (rho + 1) / 3],
             lambda rho, L: [(2 * rho + 1.0) ** -L, rho * np.sqrt(L)],
+            lambda rho, L: [(2 * rho + 1.0) ** -L, (2 * rho + 1) * np.sqrt(L / 12)],
             lambda rho, L: [1 / (2 * L * rho + 1), np.sqrt(L * rho * (rho + 1) / 3)],
             lambda rho, L: L * rho,
         ]
     },
     "8.8": {
         "right": rolled("right"),
-        "wrong": [rolled("none"), rolled("after"), rolled("zero"), rolled("wrong ends"), lambda Q, K, V, b: V],
+        "wrong": [
+            rolled("none"),
+            rolled("alone"),
+            rolled("after"),
+            rolled("zero"),
+            rolled("wrong ends"),
+            lambda Q, K, V, b: V,
+        ],
     },
     "8.9": {
         "right": banded(),
@@ -142,6 +154,7 @@ ANSWERS = {
             banded(hide=False),
             banded(own=0),
             banded(scaled=False),
+            banded(step=-1),
             with_a_matrix,
             lambda Q, K, V, rho: (with_a_matrix(Q, K, V, rho)[0], lambda dY: (dY, dY, dY)),
         ],

@@ -58,7 +58,7 @@ def heads(one):
 
 ANSWERS = {
     "13.1": {"wrong": [1, 5, 20, 16]},
-    "13.2": {"wrong": [[0.69, 0.88], [0.5, 0.8], [0.832, 3.328], 0.832]},
+    "13.2": {"wrong": [[0.69, 0.88], [0.5, 0.8], [0.832, 3.328], [0.832, 0.8], [0.7, 0.8], 0.832]},
     "13.3": {"right": [9, 5], "wrong": [[1, 1], [9, 9], [9, 4], [9, 1]]},
     "13.4": {"wrong": [20 * np.eye(16, k=1), 2 * np.eye(16, k=-1), 20 * np.eye(16), 20 * np.eye(15, k=-1)]},
     "13.5": {
@@ -67,6 +67,7 @@ ANSWERS = {
             heads(lambda a, v, o: np.kron((v @ o).T, a)),
             heads(lambda a, v, o: np.kron(a.T, (v @ o).T)),
             lambda A, W_v, W_o: np.kron(A.sum(0), (W_v @ W_o).sum(0).T),
+            lambda A, W_v, W_o: np.einsum("hij,hcd->ijdc", A, W_v @ W_o),  # with four axes
         ]
     },
     "13.6": {
@@ -77,9 +78,17 @@ ANSWERS = {
             synthesizer(lambda S: np.where(np.tri(S.shape[-1]).T > 0, S, -np.inf)),
             synthesizer(columns=lambda n: slice(-n, None)),
             synthesizer(relu=False),
+            synthesizer(lambda S: np.where(np.tri(S.shape[-1]) > 0, S, -np.inf) / np.sqrt(3)),
         ],
     },
     "13.7": {"wrong": [rounds(1, 0), rounds(0, 1), lambda votes, T: rounds(1, 1)(votes, T + 1)]},
     "13.8": {"right": loudness(), "wrong": [loudness(2), loudness(4), 2, loudness(3, 0.9)]},
-    "13.9": {"wrong": [factors(by_beta=()), factors(by_gamma=()), factors(order=(0, 2, 1)), lambda beta, gamma: beta]},
+    "13.9": {
+        "wrong": [
+            factors(by_beta=()),
+            factors(by_gamma=()),
+            factors(order=(0, 2, 1)),
+            lambda beta, gamma: factors()(beta, 1 + gamma),
+        ]
+    },
 }

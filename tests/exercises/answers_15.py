@@ -64,16 +64,24 @@ def toeplitz(back=lambda M: M.T, whole=True, sign=-1):
 ANSWERS = {
     "15.1": {"wrong": [[0, 3, -9, -6], [9, 3, -9, -3], [7.5, 3, -9, -6], [7.5, 3, -9]]},
     "15.2": {"wrong": [ITSELF - BLUR, 2 - BLUR, 2 * ITSELF - 16 * BLUR, BLUR]},
-    "15.3": {"wrong": [[15, 3], [16, 3], [17, 2], [17, 17]]},
+    "15.3": {"wrong": [[15, 3], [16, 3], [17, 2], [17, 17], [34, 3]]},
     "15.4": {
         "right": [True, True, False, False, True],
-        "wrong": [[True, False, False, False, True], [True] * 5, [True, True, False, True, True], [True, False]],
+        "wrong": [
+            [True, False, False, False, True],
+            [True] * 5,
+            [True, True, False, True, True],
+            [False, True, False, False, True],
+            [True, True, False, False, False],
+            [True, False],
+        ],
     },
     "15.5": {
         "wrong": [
             lambda x, a: np.convolve(x, a)[: len(x)],
             lambda x, a: np.convolve(x, a[::-1], "same"),
             lambda x, a: np.convolve(x, a[::-1])[-len(x) :],
+            lambda x, a: np.correlate(np.pad(x, (len(a), 0)), a)[:-1],  # one place too late
         ]
     },
     "15.6": {"right": nine_pixels(), "wrong": [np.log(9), np.log(63 / 8), 12, 0]},
@@ -93,7 +101,11 @@ ANSWERS = {
             gate(lambda L, s: s + s * (1 - s)),
             gate(lambda L, s: L * s * (1 - s)),
             gate(lambda L, s: s * (1 - s), silu=False),
+            lambda X, U_1, U_2: gate(lambda L, s: s + L * s * (1 - s))(X, U_2, U_1),
+            lambda X, U_1, U_2: (np.tanh(X @ U_1) * (X @ U_2), lambda dY: dY),
         ]
     },
-    "15.9": {"wrong": [toeplitz(lambda M: M), toeplitz(whole=False), toeplitz(sign=1), lambda w, Z: Z]},
+    "15.9": {
+        "wrong": [toeplitz(lambda M: M), toeplitz(whole=False), toeplitz(sign=1), lambda w, Z: toeplitz()(w[::-1], Z)]
+    },
 }

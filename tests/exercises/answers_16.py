@@ -49,11 +49,15 @@ def energy(front=0.5, inside=2.0, sign=-1, of_key=1.0, of_query=1.0):
     return function
 
 
-def rest(solved=True, values=1.0, keys=1.0, times=300):
+def over_the_queries(xi, K):
+    return -np.log(np.exp(2 * xi @ K.T).sum()) / 2 + (xi * xi).sum(1) / 2, lambda dE: (xi, K)
+
+
+def rest(solved=True, values=1.0, keys=1.0, times=300, beta=1):
     def function(K):
         xi = np.ones_like(K[0])
         for _ in range(times):
-            p, _ = softmax(K @ xi)
+            p, _ = softmax(beta * K @ xi)
             xi = p @ K
         J = K.T @ (p[:, None] * K) - np.outer(xi, xi)
 
@@ -73,6 +77,15 @@ ANSWERS = {
     "16.4": {"right": sweep(), "wrong": [sweep(now=False), sweep(sign=-1), sweep(tie=1.0), sweep(power=lambda p: 2)]},
     "16.5": {"wrong": [together, any_still, lambda Q, K, V, beta, tolerance: softmax(beta * Q @ K.T)[0] @ V]},
     "16.6": {"wrong": [[91, 8], [92, 10], [1, 2], 300]},
-    "16.7": {"wrong": [energy(front=1), energy(sign=1), energy(inside=1), energy(of_key=2), energy(of_query=0.5)]},
-    "16.8": {"wrong": [rest(solved=False), rest(values=0), rest(keys=0), rest(times=1)]},
+    "16.7": {
+        "wrong": [
+            energy(front=1),
+            energy(sign=1),
+            energy(inside=1),
+            over_the_queries,
+            energy(of_key=2),
+            energy(of_query=0.5),
+        ]
+    },
+    "16.8": {"wrong": [rest(solved=False), rest(values=0), rest(keys=0), rest(times=1), rest(beta=2)]},
 }

@@ -7,10 +7,15 @@ from minitransformer.experiments.table import BOTH, FORWARDS, table
 found = table()
 
 
-def moved():
-    lengths = [(found.pays_from(row, FORWARDS), found.pays_from(row, BOTH)) for row in found]
+def moved(never=None):
+    lengths = [(found.pays_from(row, FORWARDS) or never, found.pays_from(row, BOTH) or never) for row in found]
     known = [(f, b) for f, b in lengths if f and b]
     return [sum(b < f for f, b in known), sum(b > f for f, b in known)]
+
+
+def begin_together():
+    both = [row for row in found if found.pays_from(row, FORWARDS) and found.pays_from(row, BOTH)]
+    return [moved()[0], len(both) - moved()[0]]
 
 
 def front(passes):
@@ -62,7 +67,7 @@ RATIOS = np.array([found.ratio(found.rows[name], 65536, BOTH) for name in ("delt
 
 ANSWERS = {
     "20.1": {"wrong": [[2, 20, 2], [2**0.5, 20**0.5, 2**0.5], [2048, 20480, 4096], [2, 20]]},
-    "20.2": {"wrong": [[0.625, 0.25], [-0.125, 0.5], [0.375, 0.5], [(0.625 + 2.7 / 2.9) / 2, 0.625]]},
+    "20.2": {"wrong": [[0.625, 0.25], [-0.125, 0.5], [0.375, 0.5], [(0.625 + 2.7 / 2.9) / 2, 0.625], [1.25, 0.5]]},
     "20.3": {
         "wrong": [
             ["gmlp", "dynamic-convolution", "linear"],
@@ -76,7 +81,17 @@ ANSWERS = {
             "delta",
         ]
     },
-    "20.4": {"right": moved(), "wrong": [moved()[::-1], [moved()[0], len(found.rows)], [0, 0], moved()[0]]},
+    "20.4": {
+        "right": moved(),
+        "wrong": [
+            moved()[::-1],
+            moved(never=np.inf),
+            begin_together(),
+            [moved()[0], len(found.rows)],
+            [0, 0],
+            moved()[0],
+        ],
+    },
     "20.5": {"wrong": [1.82, 0.0228, 40 * 0.00234, 40 * 0.0786, 2]},
     "20.6": {
         "right": front(lambda slower, better: slower >= 0 >= better and (slower > 0 or better < 0)),
@@ -119,6 +134,7 @@ ANSWERS = {
             [*(1 / (3 / 4 + RATIOS / 4)), 11],
             [*(1 / 4 + 3 / 4 / RATIOS), 11],
             [*FACTORS, 10],
+            [4, 4, 11],
             [*FACTORS, 40],
             FACTORS,
         ]
