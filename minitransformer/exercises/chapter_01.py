@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, expect, unless, value
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, expect, real, unless, value
 from minitransformer.functional import softmax
 from minitransformer.related import GRU, gru_coefficients
 
@@ -89,7 +89,7 @@ def products_of_gates(answer):
     """A function of the gates (n,): the coefficients (n + 1, n + 1) of (1.9)."""
     for n in (1, 2, 6):
         u = np.random.default_rng(n).uniform(0.1, 0.9, n)
-        C, wanted = np.asarray(answer(u)), gru_coefficients(u[:, None])[0][..., 0]
+        C, wanted = real(answer(u)), gru_coefficients(u[:, None])[0][..., 0]
         if C.shape == wanted.shape:
             if np.triu(C, 1).any():
                 raise NotYet("A candidate has a weight before it has entered: C[i, j] is zero for j > i.")

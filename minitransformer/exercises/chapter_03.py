@@ -3,7 +3,18 @@
 import numpy as np
 
 from minitransformer.attention import dot_product_attention
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, expect, likely, unless, value
+from minitransformer.exercises.check import (
+    NotYet,
+    array_of,
+    close,
+    derivative,
+    exercise,
+    expect,
+    likely,
+    real,
+    unless,
+    value,
+)
 from minitransformer.functional import layer_norm, linear, rms_norm
 from minitransformer.models import NormParams, next_token_distribution
 
@@ -105,7 +116,7 @@ def the_fewest_that_reach(answer):
     """A function of P (vocabulary,) and p: what top-p leaves, and how it shares the whole."""
     tried = np.array([[0.5, 0.3, 0.15, 0.05], [0.05, 0.3, 0.5, 0.15], [0.1, 0.6, 0.02, 0.28]])
     for P, p in zip(tried, (0.9, 0.4, 0.85), strict=True):
-        given, wanted = np.asarray(answer(P, p)), next_token_distribution(np.log(P), top_p=p)
+        given, wanted = real(answer(P, p)), next_token_distribution(np.log(P), top_p=p)
         kept, right = np.flatnonzero(given), np.flatnonzero(wanted)
         if given.shape == P.shape:
             if len(kept) < len(right):

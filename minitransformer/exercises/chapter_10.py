@@ -3,7 +3,18 @@
 import numpy as np
 
 from minitransformer.attention import dot_product_attention, kernel_attention, linear
-from minitransformer.exercises.check import NotYet, choice, derivative, exercise, expect, likely, several, with_pullback
+from minitransformer.exercises.check import (
+    NotYet,
+    array_of,
+    choice,
+    derivative,
+    exercise,
+    expect,
+    likely,
+    real,
+    several,
+    with_pullback,
+)
 from minitransformer.machine import peak_memory
 
 
@@ -56,7 +67,7 @@ def the_pairs_that_matter(answer):
         (np.exp(4), "‖2a‖² is four times ‖a‖², which is 4 here."),
         tolerance=0.01,
     )
-    if not 0 <= float(opposite) <= 1:  # the variance is zero, and one direction the fewest
+    if not 0 <= array_of(opposite, ()) <= 1:  # the variance is zero, and one direction the fewest
         raise NotYet("The first is right. Which variance is left if a + b is zero?")
 
 
@@ -76,7 +87,7 @@ def half_of_the_features(answer):
     """Features of degree 2 without doubles."""
     rng = np.random.default_rng(105)
     A, B = rng.standard_normal((2, 2, 3, 4))
-    FA, FB = (np.asarray(answer(X), float) for X in (A, B))
+    FA, FB = (real(answer(X)) for X in (A, B))
     if FA.shape != (2, 3, 15):
         raise NotYet(
             f"For X {A.shape} the shape is {FA.shape}, and 1 + d + d(d + 1)/2 features are wanted for each row."

@@ -3,7 +3,18 @@
 import numpy as np
 
 from minitransformer.attention import delta_rule_step, gated_linear_attention, short_convolution
-from minitransformer.exercises.check import NotYet, choice, derivative, exercise, expect, likely, several, with_pullback
+from minitransformer.exercises.check import (
+    NotYet,
+    array_of,
+    choice,
+    derivative,
+    exercise,
+    expect,
+    likely,
+    real,
+    several,
+    with_pullback,
+)
 from minitransformer.functional import silu
 from minitransformer.measurements.rows import unit
 
@@ -85,7 +96,7 @@ def how_many_passes(answer):
 def counting_modulo_m(answer):
     """The angle of two mirrors that are back after m tokens."""
     for m in (4, 6, 3, 2):
-        angle = float(answer(m))
+        angle = array_of(answer(m), (), "An angle is one number.").item()
         K = np.tile([[np.cos(angle), np.sin(angle)], [1.0, 0.0]], (m, 1))
         nothing, held, back = np.zeros((2, 2)), np.eye(2), []
         for t in range(m):
@@ -117,7 +128,7 @@ def a_mask_with_closed_gates(answer):
                 np.prod(alpha[a:b]) for a, b in ((j + 1, i + 1), (j, i + 1), (j, i))
             )
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.asarray(answer(np.log(alpha)), float)
+        found = real(answer(np.log(alpha)))
     if np.isnan(found).any():
         raise NotYet("There are NaNs: −∞ − (−∞) is no number. What is it that one has to sum for the pair (i, j)?")
     if np.isinf(found).any():
@@ -154,7 +165,7 @@ def taps_while_writing(answer):
                 (raw[t], "Swish is missing: x σ(x) of what comes out."),
                 (silu(turned[t])[0], "The taps are in the other order: the last is that of x itself."),
             )
-            kept, right = np.asarray(before, float), padded[t + 1 : t + taps]
+            kept, right = real(before), padded[t + 1 : t + taps]
             if kept.shape != right.shape:
                 raise NotYet(
                     f"With {taps} taps {taps - 1} rows are kept, (τ − 1, d) = {right.shape}, and these are {kept.shape}."

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from minitransformer.attention import dot_product_attention
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, real, unless, value
 from minitransformer.machine import peak_memory
 
 
@@ -128,7 +128,7 @@ def nothing_to_begin_with(answer):
     )
     Q[:, 0], K[:, 0] = 40, -1000 * math.sqrt(3) / 40
     wanted, _ = dot_product_attention(Q, K, V)
-    given = np.asarray(answer(Q, K, V), float)
+    given = real(answer(Q, K, V))
     if np.isnan(given).any():
         raise NotYet("Scores near −1,000 still give NaN. What are top, new and P after the first tile?")
     close(given, wanted, "No NaN, and yet it is not attention: subtracting the largest score has to be exact.")
@@ -184,13 +184,13 @@ def merged_parts(answer):
     unless(given[1], L.sum(0), "Sums of exponentials are added, not their logarithms.")
     close(given[1], np.log(np.exp(L).sum(0)), "L of the whole is the logarithm of the sum over all keys.")
     large = answer(Y[0], L[0] + 1000, Y[1], L[1] + 1000)[0]
-    if not all(np.isfinite(np.asarray(part, float)).all() for part in large):
+    if not all(np.isfinite(real(part)).all() for part in large):
         raise NotYet(
             "It is right, but e to the power of 1,000 is no number. "
             "Subtract the larger of both L first; the L of the whole gets it back."
         )
     close(large[0], whole, "A constant added to both L changes nothing in Y.")
     hint = "A constant added to both L is added to the L of the whole, too."
-    close(np.asarray(large[1]) - 1000, np.log(np.exp(L).sum(0)), hint)
+    close(real(large[1]) - 1000, np.log(np.exp(L).sum(0)), hint)
     hint = "Write w for the share of the first part. Y depends on each L by way of w, and so does L."
     derivative(answer, Y[0], L[0], Y[1], L[1], hint=hint)

@@ -133,6 +133,8 @@ def _tried(answer: Any) -> Any:
         raise Untried
     if type(answer) in (tuple, list):  # and no pullback of the package, which is a tuple that one can call
         return type(answer)(map(_tried, answer))
+    if isinstance(answer, (np.ndarray, np.generic, complex)) and np.iscomplexobj(answer):
+        raise NotYet("Real numbers are wanted here, and these are complex.")
     if not callable(answer):
         return answer
 
@@ -165,12 +167,17 @@ def _named(function: Callable[..., Any]) -> str:
 # ---------------------------------------------------------------------------------- what checkers ask
 
 
-def array_of(given: Any, shape: tuple[int, ...], hint: str = "") -> Array:
-    """The numbers of an answer that has this shape; of () it is a single number."""
+def real(given: Any, hint: str = "") -> Array:
+    """The numbers of an answer, whatever its shape."""
     try:
-        found = np.asarray(given, float)
+        return np.asarray(given, float)
     except (TypeError, ValueError):
         raise NotYet(f"Numbers are wanted here, and this is {given!r:.60}. {hint}") from None
+
+
+def array_of(given: Any, shape: tuple[int, ...], hint: str = "") -> Array:
+    """The numbers of an answer that has this shape; of () it is a single number."""
+    found = real(given, hint)
     if found.shape != shape:
         raise NotYet(f"The shape is {found.shape}, and {shape} is wanted. {hint}")
     return found

@@ -211,10 +211,8 @@ def test_what_a_checker_cannot_read_is_told_in_one_line(capsys):
     cells = {
         "0.3": 10**400,
         "2.6": lambda X: X,
-        "7.5": lambda *_: "no",
         "7.6": [[1, 2], [3]],
         "7.8": lambda A: np.zeros(1),
-        "11.4": lambda m: np.zeros(2),
         "13.8": np.nan,
     }
     for number, answer in cells.items():
@@ -229,6 +227,16 @@ def test_an_answer_of_another_kind_gets_a_hint():
     with pytest.raises(TypeError, match="of the reader's own"):
         hint_for("2.4", own_error)
     assert hint_for("2.3", np.array([True, False, False, False, True])) is None
+    for number in ("0.7", "7.5", "7.8", "11.4", "11.5"):
+        for found in ("no", (np.eye(2), np.eye(3))):
+            assert "Numbers are wanted here" in hint_for(number, lambda *_, found=found: found)
+
+
+def test_complex_numbers_are_no_answer():
+    """NumPy drops the imaginary part, with a warning that a student may not see."""
+    whole = {"0.1": np.array([[8, 1], [11, -6]]) + 1j, "4.3": 16 + 0j, "9.2": lambda C: np.complex128((1 - 1 / C) ** C)}
+    for number, answer in whole.items():
+        assert "Real numbers are wanted" in hint_for(number, answer)
 
 
 def test_a_pullback_of_the_package_is_an_answer():
