@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value, yes_or_no
 from minitransformer.functional import glu
 from minitransformer.related import convolve_with_heads, lightweight_convolution
 
@@ -58,8 +58,7 @@ def moved_by_one(answer):
         (False, "M has a row for each place, causal or not. What does place 7 take from place 5, and place 8 from 6?"),
         (True, "The same number along each diagonal is a number for each offset, and b is the same at every place."),
     )
-    given = array_of(answer, (5,), "True or False, five times.")
-    for said, (wanted, hint) in zip(given, kinds, strict=True):
+    for said, (wanted, hint) in zip(yes_or_no(answer, 5), kinds, strict=True):
         if said != wanted:
             raise NotYet(hint)
 

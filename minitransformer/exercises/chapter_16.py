@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value, yes_or_no
 from minitransformer.functional import softmax
 from minitransformer.related import classical_recall, dense_recall, hebbian
 
@@ -35,7 +35,6 @@ def with_its_negative(answer):
     rng = np.random.default_rng(2)
     X, s = rng.standard_normal((2, 7, 5))
     overlaps = X @ s[0]
-    given = array_of(answer, (5,), "True or False, five times.")
     names = "z²", "z³", "z⁴", "e to the z", "the logarithm of (16.3)"
     functions: tuple[Any, ...] = (
         lambda z: z**2,
@@ -44,7 +43,7 @@ def with_its_negative(answer):
         np.exp,
         lambda z: np.log(np.exp(z).sum()),
     )
-    for said, name, F in zip(given, names, functions, strict=True):
+    for said, name, F in zip(yes_or_no(answer, 5), names, functions, strict=True):
         if said != np.isclose(np.sum(F(overlaps)), np.sum(F(-overlaps))):
             raise NotYet(f"Look again at {name}: what becomes of it if all overlaps change their sign?")
 

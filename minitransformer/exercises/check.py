@@ -246,9 +246,9 @@ def several(found: Any, *names: str) -> tuple[Any, ...]:
 def with_pullback(function: Callable[..., Any], *args: Any) -> tuple[Any, Pullback]:
     """What the function returns, if that is (Y, pullback)."""
     found = function(*args)
-    if not (isinstance(found, tuple) and len(found) == 2 and callable(found[1])):
+    if not (isinstance(found, (tuple, list)) and len(found) == 2 and callable(found[1])):
         raise NotYet("The function is to return two things: the value, and its pullback, a function of dY.")
-    return found
+    return found[0], found[1]
 
 
 def value(function: Callable[..., Any], *args: Any) -> Any:

@@ -132,6 +132,7 @@ ANSWERS = {
             lambda *given: backwards(*given, mistake="dX_2 sign"),
             backwards_twice,
             lambda F, G, Y_1, Y_2, dY_1, dY_2: (Y_1, Y_2),
+            lambda F, G, *outputs: outputs,
         ]
     },
     "9.9": {

@@ -100,7 +100,16 @@ ANSWERS = {
             22,
         ]
     },
-    "11.4": {"wrong": [lambda m: 2 * np.pi / m, lambda m: np.pi / (2 * m), lambda m: 180 / m, lambda m: np.pi, 0.6]},
+    "11.4": {
+        "wrong": [
+            lambda m: 2 * np.pi / m,
+            lambda m: np.pi / (2 * m),
+            lambda m: 180 / m,
+            lambda m: np.pi,
+            lambda m: [np.pi / m, 0],
+            0.6,
+        ]
+    },
     "11.5": {
         "right": mask(),
         "wrong": [

@@ -124,7 +124,7 @@ def mixture(of_w, of_y, rule="basic"):
 
 ANSWERS = {
     "12.1": {"wrong": [[[2, 0.5], [2, 0.5]], [[3, 0], [3, 0]], [[2, 0], [3, 0]], [2, 3]]},
-    "12.2": {"wrong": [7, 3, 5, 20]},
+    "12.2": {"wrong": [7, 3, 5, 20, [3, 8]]},
     "12.3": {"wrong": [1024, 5120, 1707, 512]},
     "12.4": {"right": remembers, "wrong": [never_empty, only_new, oldest, all_at_first, padded, 3]},
     "12.5": {
@@ -152,7 +152,8 @@ ANSWERS = {
             crossed,
             m_of_the_first,
             sum_of_both,
-            lambda *parts: (*parts[:1], parts[1].sum(), parts[2]),
+            lambda *parts: (parts[0], parts[1].sum(), parts[2]),
+            lambda *parts: (parts[0].max(), *join(Found(*parts[:3]), Found(*parts[3:]))[1:]),
             lambda *parts: parts[3:5],
         ]
     },

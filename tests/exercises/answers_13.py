@@ -82,7 +82,7 @@ ANSWERS = {
         ],
     },
     "13.7": {"wrong": [rounds(1, 0), rounds(0, 1), lambda votes, T: rounds(1, 1)(votes, T + 1)]},
-    "13.8": {"right": loudness(), "wrong": [loudness(2), loudness(4), 2, loudness(3, 0.9)]},
+    "13.8": {"right": loudness(), "wrong": [loudness(2), loudness(4), 2, loudness(3, 0.9), [2, 2]]},
     "13.9": {
         "wrong": [
             factors(by_beta=()),

@@ -106,6 +106,7 @@ ANSWERS = {
             lambda mask: mask * mask,
             lambda mask: (mask @ mask).T,
             lambda mask: mask @ mask | (mask @ mask).T,
+            lambda mask: mask @ mask[0],
             lambda mask: mask @ mask.T,
             lambda mask: (mask & ~np.eye(len(mask), dtype=bool)) @ (mask & ~np.eye(len(mask), dtype=bool)),
         ],

@@ -63,8 +63,8 @@ def toeplitz(back=lambda M: M.T, whole=True, sign=-1):
 
 ANSWERS = {
     "15.1": {"wrong": [[0, 3, -9, -6], [9, 3, -9, -3], [7.5, 3, -9, -6], [7.5, 3, -9]]},
-    "15.2": {"wrong": [ITSELF - BLUR, 2 - BLUR, 2 * ITSELF - 16 * BLUR, BLUR]},
-    "15.3": {"wrong": [[15, 3], [16, 3], [17, 2], [17, 17], [34, 3]]},
+    "15.2": {"wrong": [ITSELF - BLUR, 2 - BLUR, 2 * ITSELF - 16 * BLUR, BLUR, 1]},
+    "15.3": {"wrong": [[15, 3], [16, 3], [17, 2], [17, 17], [34, 3], 17]},
     "15.4": {
         "right": [True, True, False, False, True],
         "wrong": [
@@ -84,7 +84,7 @@ ANSWERS = {
             lambda x, a: np.correlate(np.pad(x, (len(a), 0)), a)[:-1],  # one place too late
         ]
     },
-    "15.6": {"right": nine_pixels(), "wrong": [np.log(9), np.log(63 / 8), 12, 0]},
+    "15.6": {"right": nine_pixels(), "wrong": [np.log(9), np.log(63 / 8), 12, 0, [9, 55]]},
     "15.7": {
         "right": matrix(),
         "wrong": [

@@ -72,7 +72,9 @@ def rest(solved=True, values=1.0, keys=1.0, times=300, beta=1):
 
 ANSWERS = {
     "16.1": {"wrong": [[1, 1, -1, -1], [-1, -1, -1, 1 / 3], [-1, -1, 1, -1 / 3], [-1, -1, 1]]},
-    "16.2": {"wrong": [[True] * 5, [True, False, True, False, True], [False] * 5, True]},
+    "16.2": {
+        "wrong": [[True] * 5, [True, False, True, False, True], [True, False, True, True, False], [False] * 5, True]
+    },
     "16.3": {"wrong": [2, 1 / 4, 1 / 8, 1]},
     "16.4": {"right": sweep(), "wrong": [sweep(now=False), sweep(sign=-1), sweep(tie=1.0), sweep(power=lambda p: 2)]},
     "16.5": {"wrong": [together, any_still, lambda Q, K, V, beta, tolerance: softmax(beta * Q @ K.T)[0] @ V]},

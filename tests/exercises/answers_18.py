@@ -71,6 +71,7 @@ ANSWERS = {
             sink(lambda top, b: top),
             sink(lambda top, b: 0),
             lambda S, b: sink(np.maximum)(S, 0),
+            sink(lambda top, b: np.maximum(abs(top), b)),
             lambda S, b: sink(np.maximum)(S, np.minimum(b, 700)),
             lambda S, b: softmax(S)[0],
         ]

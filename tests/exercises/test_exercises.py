@@ -3,7 +3,9 @@
 `answers_02.py` holds, for each exercise of chapter 02, wrong answers, and the right one where the page has no folded solution.
 """
 
+import ast
 import importlib
+import inspect
 import json
 import re
 from pathlib import Path
@@ -35,6 +37,7 @@ HERE = Path(__file__).parent
 TASK = re.compile(r"^\*\*(\d+\.\d+)\*\* (★+) (\d+) min", re.MULTILINE)
 SOLUTION = re.compile(r"<summary>Solution of (\d+\.\d+)</summary>(.*?)</details>", re.DOTALL)
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+SENTENCE = (ast.Constant, ast.JoinedStr)
 CALL = re.compile(r'mt\.check_exercise\("(\d+\.\d+)", answer\)$')
 
 
@@ -89,6 +92,15 @@ def told(what):
     return {f"{float(x):.3g}" for x in what if abs(float(x)) >= 10 or float(x) % 1}
 
 
+def hints_in(checker):
+    """The sentences in a checker, each as the parts of it that are always the same."""
+    definition = ast.parse(inspect.getsource(checker)).body[0]
+    words = ast.walk(ast.Module(definition.body[1:], []))  # without the docstring
+    texts = [node.values if isinstance(node, ast.JoinedStr) else [node] for node in words if isinstance(node, SENTENCE)]
+    parts = [[str(one.value) for one in text if isinstance(one, ast.Constant)] for text in texts]
+    return [hint for hint in parts if len(" ".join(hint).split()) > 2]
+
+
 @pytest.mark.parametrize("number", numbers())
 def test_right_answers_pass_and_wrong_ones_do_not(number, root):
     tried = answers()[number]
@@ -98,10 +110,14 @@ def test_right_answers_pass_and_wrong_ones_do_not(number, root):
     for answer in right:
         assert hint_for(number, answer) is None
     assert len(tried["wrong"]) >= 3
+    said = []
     for answer in tried["wrong"]:
         hint = hint_for(number, answer)
         assert len((hint or "").split()) > 3, f"{number}: {answer!r} passes, or the hint says nothing"
         assert not told(hint) & told(right), f"{number}: {hint!r} holds the answer"
+        said.append(hint)
+    for parts in hints_in(CHECKERS[number]):
+        assert any(all(part in hint for part in parts) for hint in said), f"{number}: nobody is told {parts}"
     with pytest.raises(Untried):
         hint_for(number, ...)
 
@@ -227,6 +243,7 @@ def test_an_answer_of_another_kind_gets_a_hint():
     with pytest.raises(TypeError, match="of the reader's own"):
         hint_for("2.4", own_error)
     assert hint_for("2.3", np.array([True, False, False, False, True])) is None
+    assert hint_for("10.4", "A, d") is None
     for number in ("0.7", "7.5", "7.8", "11.4", "11.5"):
         for found in ("no", (np.eye(2), np.eye(3))):
             assert "Numbers are wanted here" in hint_for(number, lambda *_, found=found: found)
@@ -244,6 +261,7 @@ def test_a_pullback_of_the_package_is_an_answer():
 
     assert hint_for("0.5", lambda X, W: (linear(X, W)[0], lambda dY: linear(X, W)[1](dY)[:2])) is None
     with_pullback(lambda X: linear(X, X), np.eye(2))
+    with_pullback(lambda X: [*linear(X, X)], np.eye(2))
     for found in (1.0, (1.0, 2.0), np.zeros(2)):
         with pytest.raises(NotYet, match="two things"):
             with_pullback(lambda found=found: found)
