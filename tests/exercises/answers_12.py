@@ -99,6 +99,10 @@ def m_of_the_first(m, *rest):
     return m, *join(Found(m, *rest[:2]), Found(*rest[2:]))[1:]
 
 
+def m_of_the_second(m, total, a, m2, *rest):
+    return m2, *join(Found(m, total, a), Found(m2, *rest))[1:]
+
+
 def sum_of_both(m, total, a, m2, total2, a2):
     found = join(Found(m, total, a), Found(m2, total2, a2))
     return m + m2, found.total, found.sum
@@ -151,6 +155,7 @@ ANSWERS = {
             half_scaled,
             crossed,
             m_of_the_first,
+            m_of_the_second,
             sum_of_both,
             lambda *parts: (parts[0], parts[1].sum(), parts[2]),
             lambda *parts: (parts[0].max(), *join(Found(*parts[:3]), Found(*parts[3:]))[1:]),
