@@ -76,7 +76,10 @@ ANSWERS = {
         "wrong": [[True] * 5, [True, False, True, False, True], [True, False, True, True, False], [False] * 5, True]
     },
     "16.3": {"wrong": [2, 1 / 4, 1 / 8, 1]},
-    "16.4": {"right": sweep(), "wrong": [sweep(now=False), sweep(sign=-1), sweep(tie=1.0), sweep(power=lambda p: 2)]},
+    "16.4": {
+        "right": sweep(),
+        "wrong": [sweep(now=False), sweep(sign=-1), sweep(tie=1.0), sweep(tie=-1.0), sweep(power=lambda p: 2)],
+    },
     "16.5": {"wrong": [together, any_still, lambda Q, K, V, beta, tolerance: softmax(beta * Q @ K.T)[0] @ V]},
     "16.6": {"wrong": [[91, 8], [92, 10], [1, 2], 300]},
     "16.7": {
