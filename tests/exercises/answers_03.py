@@ -114,6 +114,7 @@ ANSWERS = {
         "wrong": [
             lambda P, p: top_p(P, p, lambda reached, P, p: reached <= p),
             lambda P, p: top_p(P, p, reaching, share=False),
+            lambda P, p: top_p(P, p, lambda reached, P, p: reached - P <= p),
             lambda P, p: top_p(P, p, lambda reached, P, p: reached - 2 * P < p),
             lambda P, p: np.where(P >= 0.1, P, 0) / P[P >= 0.1].sum(),
             lambda P, p: -np.sort(-top_p(P, p, reaching)),
