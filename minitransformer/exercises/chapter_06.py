@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minitransformer.exercises.check import choice, derivative, exercise, expect, likely, several, with_pullback
+from minitransformer.exercises.check import alone, choice, derivative, exercise, expect, likely, several, with_pullback
 from minitransformer.functional import softmax
 from minitransformer.positions import rotate, t5_buckets
 from minitransformer.positions.rope_scaling import Llama3, rope_frequencies
@@ -152,6 +152,7 @@ def frequencies_that_learn(answer):
         ),
     )
     derivative(answer, X, omega, hint="What happens to y_a and y_b if the angle grows a little?")
+    alone(answer, right[0, 0], X[0, 0], omega)
 
 
 @exercise("6.9")

@@ -6,7 +6,17 @@ import numpy as np
 
 from minitransformer.attention import Window, dot_product_attention
 from minitransformer.attention.sparse.graph import Graph
-from minitransformer.exercises.check import NotYet, close, derivative, exercise, expect, likely, several, with_pullback
+from minitransformer.exercises.check import (
+    NotYet,
+    alone,
+    close,
+    derivative,
+    exercise,
+    expect,
+    likely,
+    several,
+    with_pullback,
+)
 from minitransformer.machine import peak_memory
 
 
@@ -220,6 +230,7 @@ def a_window_without_a_matrix(answer):
     once[:, :, np.maximum(places, 0)] += sent[..., None] * dY[..., None, :]
     likely(found[2], (once, "A key stands in several windows. An indexed += keeps only one of what they send to it."))
     derivative(lambda Q, K, V: answer(Q, K, V, 2), Q, K, V, hint="Each key is in ρ + 1 windows: whose dS reaches it?")
+    alone(lambda Q, K, V: answer(Q, K, V, 2), right[0, 0], Q[0, 0], K[0, 0], V[0, 0])
     n = 512
     with peak_memory() as peak:
         answer(*rng.standard_normal((3, n, 2)), 2)

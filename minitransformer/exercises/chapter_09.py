@@ -6,7 +6,17 @@ import numpy as np
 
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.selected import sinkhorn
-from minitransformer.exercises.check import NotYet, choice, derivative, exercise, expect, likely, several, with_pullback
+from minitransformer.exercises.check import (
+    NotYet,
+    alone,
+    choice,
+    derivative,
+    exercise,
+    expect,
+    likely,
+    several,
+    with_pullback,
+)
 from minitransformer.functional import linear, softmax, tanh
 
 
@@ -87,6 +97,7 @@ def the_k_best_keys(answer):
             ),
             (by_key & (np.tri(7) > 0), "That is the k best queries of each key. A query chooses along its row."),
         )
+        alone(lambda S, k=k: answer(S, k), right[0, 0], S[0, 0], pullback=False)
 
 
 @exercise("9.5")
@@ -241,3 +252,4 @@ def query_and_key_at_once(answer):
         ),
     )
     derivative(answer, Q, V, hint="Add what a row gets as a query and what it gets as a key.")
+    alone(answer, right[0, 0], Q[0, 0], V[0, 0])

@@ -5,6 +5,7 @@ import numpy as np
 from minitransformer.attention import dot_product_attention, kernel_attention, linear
 from minitransformer.exercises.check import (
     NotYet,
+    alone,
     array_of,
     choice,
     derivative,
@@ -102,6 +103,7 @@ def half_of_the_features(answer):
         (1 + t + (square + own) / 2, "All pairs have the factor 1. A square stood there once, with 1/√2."),
         (t + square / 2, "The first feature is 1."),
     )
+    alone(answer, FA[0], A[0], pullback=False)
 
 
 @exercise("10.6")
@@ -215,3 +217,4 @@ def a_width_that_learns(answer):
         ((E_half * D).sum().reshape(1) / w, "dw: the weights are in the denominator, too."),
     )
     derivative(answer, Q, K, V, w, hint="Write δW for a small change of q, of k and of w.")
+    alone(answer, (W @ V / total)[0, 0], Q[0, 0], K[0, 0], V[0, 0], w)

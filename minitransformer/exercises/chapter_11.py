@@ -5,6 +5,7 @@ import numpy as np
 from minitransformer.attention import delta_rule_step, gated_linear_attention, short_convolution
 from minitransformer.exercises.check import (
     NotYet,
+    alone,
     array_of,
     choice,
     derivative,
@@ -277,3 +278,4 @@ def a_decay_that_learns(answer):
     )
     likely(found[1], ((L * P) @ Q, "dK: a key hears from the queries behind it, so it is the transpose."))
     derivative(answer, Q, K, V, gamma, hint="Y is three products; change each factor a little.")
+    alone(answer, ((L * S) @ V)[0, 0], Q[0, 0], K[0, 0], V[0, 0], gamma)

@@ -4,7 +4,7 @@ import numpy as np
 
 from minitransformer.attention.flash import Found, join
 from minitransformer.attention.ring import striped, zigzag
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value
+from minitransformer.exercises.check import NotYet, alone, array_of, close, derivative, exercise, unless, value
 from minitransformer.models.transformer_xl import reach
 from minitransformer.models.universal import combine, halting
 
@@ -55,6 +55,7 @@ def to_remember(answer):
     close(answer(None, X, 3), X[:, 1:], "Before the first segment, the memory is None.")
     close(answer(before, X, 99), rows, "While there are fewer than M rows, all are kept.")
     close(answer(before, X, 0), rows[:, 7:], "What is rows[-0:], if no row is to be remembered?")
+    alone(answer, rows[0, 2:], before[0], X[0], 5, pullback=False)
 
 
 @exercise("12.5")

@@ -256,6 +256,19 @@ def value(function: Callable[..., Any], *args: Any) -> Any:
     return with_pullback(function, *args)[0]
 
 
+def alone(function: Callable[..., Any], wanted: Any, *args: Any, pullback: bool = True) -> None:
+    """What is right for samples and heads is right for one of them alone, without axes in front; so is its derivative."""
+    hint = "It is right with axes in front, and not without. There may be any number of them, or none."
+    try:
+        close(value(function, *args) if pullback else function(*args), wanted, hint)
+        if pullback:
+            derivative(function, *args, hint=hint)
+    except (NotYet, Untried):
+        raise
+    except Exception as error:  # axes that are not there
+        raise NotYet(f"{hint} Without, it raises {type(error).__name__}: {error}.") from None
+
+
 def derivative(function: Callable[..., Any], *args: Any, hint: str, **options: Any) -> None:
     """The function returns (Y, pullback), and the pullback is its derivative: options are those of `check_pullback`."""
     try:

@@ -30,7 +30,7 @@ def first_column_and_row(A):
     return np.concatenate([A[::-1, 0] / np.diagonal(A)[::-1], A[0, 1:] / A[0, 0]])
 
 
-def learned_frequencies(sign=1, factor=True, together=True, back=-1, first=0, slope=1):
+def learned_frequencies(sign=1, factor=True, together=True, back=-1, first=0, slope=1, axes=None):
     def answer(X, omega):
         places = first + np.arange(X.shape[-2])
         angles = places[:, None] * omega
@@ -39,7 +39,9 @@ def learned_frequencies(sign=1, factor=True, together=True, back=-1, first=0, sl
         def pullback(dY):
             dangles = slope * (Y[..., 0::2] * dY[..., 1::2] - Y[..., 1::2] * dY[..., 0::2])
             domega = np.einsum("...if,i->...f", dangles, places if factor else np.ones_like(places))
-            return rotate(dY, angles=back * angles)[0], domega.sum((0, 1)) if together else domega
+            if together:
+                domega = domega.sum((0, 1)) if axes == 4 else domega.reshape(-1, len(omega)).sum(0)
+            return rotate(dY, angles=back * angles)[0], domega
 
         return Y, pullback
 
@@ -98,6 +100,7 @@ ANSWERS = {
             learned_frequencies(first=1),
             learned_frequencies(slope=-1),
             learned_frequencies(slope=2),
+            learned_frequencies(axes=4),
             lambda X, omega: X,
         ],
     },

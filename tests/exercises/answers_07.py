@@ -16,7 +16,9 @@ def listing(M, steps):
     return iteration(M, steps, c=M.sum(1).max())
 
 
-def pooling(forward="softmax", through_softmax=True, mean_part=True, together=True, dX_weights=True, apart=False):
+def pooling(
+    forward="softmax", through_softmax=True, mean_part=True, together=True, dX_weights=True, apart=False, axes=-2
+):
     def answer(X, u):
         w = {"softmax": np.exp(u) / np.exp(u).sum(), "u": u, "mean": 0 * u + 1 / len(u)}[forward]
         blocks = X.reshape(*X.shape[:-2], -1, len(u), X.shape[-1])
@@ -26,7 +28,7 @@ def pooling(forward="softmax", through_softmax=True, mean_part=True, together=Tr
         def pullback(dmeans):
             spread = dmeans[..., None, :] * (w[:, None] if dX_weights else np.ones((len(u), 1)))
             dw = (dmeans[..., None, :] * blocks).sum(-1)
-            dw = dw.reshape(-1, len(u)).sum(0) if together else dw.sum(-2)
+            dw = dw.reshape(-1, len(u)).sum(0) if together else dw.sum(axes)
             du = w * (dw - ((dw * w).sum(-1, keepdims=True) if mean_part else 0))
             return spread.reshape(X.shape), du if through_softmax else dw
 
@@ -87,6 +89,7 @@ ANSWERS = {
             pooling(forward="mean"),
             pooling(mean_part=False),
             pooling(together=False),
+            pooling(together=False, axes=(0, 1, -2)),
             pooling(dX_weights=False),
             lambda X, u: X,
         ],

@@ -49,7 +49,7 @@ def chunks(first="read", inside=0):
     return answer
 
 
-def smoother(share=True, power=3, sign=1, together=True, forward=2, divided=True, share_w=True):
+def smoother(share=True, power=3, sign=1, together=True, forward=2, divided=True, share_w=True, axes=None):
     def answer(Q, K, V, w):
         D = ((Q[..., :, None, :] - K[..., None, :, :]) ** 2).sum(-1)
         W = np.exp(-D / (2 * w**forward))
@@ -68,7 +68,7 @@ def smoother(share=True, power=3, sign=1, together=True, forward=2, divided=True
                 dQ,
                 back @ Q - back.sum(-1, keepdims=True) * K,
                 W.swapaxes(-1, -2) @ dN,
-                np.reshape(dw.sum(), 1) if together else dw,
+                (np.reshape(dw.sum(), 1) if axes is None else dw.sum(axes, keepdims=True)[0]) if together else dw,
             )
 
         return Y, pullback
@@ -141,6 +141,7 @@ ANSWERS = {
             smoother(power=1),
             smoother(sign=-1),
             smoother(together=False),
+            smoother(axes=(0, 1)),
             smoother(forward=1),
             by_average,
         ],
