@@ -76,7 +76,7 @@ def keys_of_another_length(answer):
 @exercise("11.3")
 def how_many_passes(answer):
     """The error of the first key after p passes over two keys with the product c."""
-    for c in (0.5, 0.9):
+    for c in (0.9, 0.5):  # at a half, 1 − c is c
         K, V, S = np.array([[1.0, 0], [c, np.sqrt(1 - c**2)]]), np.array([[1.0], [0]]), np.zeros((2, 1))
         passes, right = np.arange(1, 5), []
         for _ in passes:
