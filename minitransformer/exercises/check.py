@@ -284,6 +284,8 @@ def _in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
     def wide(*args: Any) -> tuple[Any, Callable[[Tree], Tree]]:
         kind = next(a.dtype for a in tree_leaves(args) if _is_float(a))
         Y, back = with_pullback(function, *_cast(args, np.float64))
+        if any(_is_float(y) and y.dtype.itemsize < 8 for y in tree_leaves(Y)):
+            raise NotYet("The value is rounded, to float32 or less, and small differences of it are lost. Where?")
 
         def pullback(dY: Tree) -> Tree:
             found = back(_cast(dY, np.float64))
