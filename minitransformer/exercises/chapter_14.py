@@ -39,7 +39,14 @@ def favourites(answer):
     unless(answer, [30, 30], "Node i prefers the j with the largest score, and f_i is the same for every j.", 0.01)
     unless(answer, [own[0], own[0]], "Each head has an order of its own.", 0.01)
     unless(answer, [0, 0], "Somebody is the favourite of all, and sees itself as well.", 0.01)
-    close(answer, own, "In one head all thirty nodes have one order of preference. Who is first in it?", 0.01)
+    given = array_of(answer, (2,), "One number for one head, and one for four.")
+    close(given[0], own[0], "In one head all thirty nodes have one order of preference. Who is first in it?", 0.01)
+    close(
+        given[1],
+        own[1],
+        "The first is right. How many nodes are first in at least one of four orders, at the most?",
+        0.01,
+    )
 
 
 @exercise("14.3")
