@@ -172,7 +172,8 @@ def real(given: Any, hint: str = "") -> Array:
     try:
         return np.asarray(given, float)
     except (TypeError, ValueError):
-        raise NotYet(f"Numbers are wanted here, and this is {given!r:.60}. {hint}") from None
+        what = "a function" if callable(given) else f"{given!r:.60}"
+        raise NotYet(f"Numbers are wanted here, and this is {what}. {hint}") from None
 
 
 def array_of(given: Any, shape: tuple[int, ...], hint: str = "") -> Array:

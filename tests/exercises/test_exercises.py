@@ -285,6 +285,8 @@ def test_parts_of_checkers():
     for given in ([1, 2.1], [[1, 2]], "two", [1, np.nan], None):
         with pytest.raises(NotYet):
             close(given, [1, 2], "Look again.")
+    with pytest.raises(NotYet, match=r"this is a function\. Look again\."):
+        close(np.cos, 1, "Look again.")
     choice(" Yes ", "yes", "")
     choice(np.int64(3), 3, "")
     for given, wanted in (("no", "yes"), (True, 1), (3.0, 3)):
