@@ -160,8 +160,8 @@ def tiles_of_a_window(answer):
                 unless(given, mistake, told + hint)
         close(given, wanted, told + "In row k of the tiles, which is the first key that its first query sees?")
     with peak_memory() as peak:
-        answer(3000, 13, 8)
-        if peak() > 3000 * 3000:
+        answer(2000, 5, 8)
+        if peak() > 2000 * 2000:
             raise NotYet("It is right, but a matrix (n, n) is made on the way.")
 
 
