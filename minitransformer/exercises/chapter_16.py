@@ -81,7 +81,7 @@ def where_the_mean_gives_way(answer):
 def one_sweep(answer):
     """One neuron after another takes the lower side."""
     rng = np.random.default_rng(4)
-    for m, d, p, tie in ((5, 12, 3, 0), (9, 11, 2, 0), (4, 10, 4, 0), (1, 3, 2, -1), (1, 3, 2, 1)):
+    for m, d, p, tie in ((5, 12, 3, 0), (9, 11, 2, 0), (4, 10, 4, 0), (27, 7, 4, 0), (1, 3, 2, -1), (1, 3, 2, 1)):
         X, s = rng.choice([-1.0, 1.0], (m, d)), rng.choice([-1.0, 1.0], d)
         if tie:  # in which a neuron stays at −1, or at 1
             X, s = np.array([[1.0, 1, -1]]), np.full(3, float(tie))

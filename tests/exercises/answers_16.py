@@ -18,6 +18,14 @@ def sweep(sign=1, now=True, tie=0.0, power=lambda p: p):
     return function
 
 
+def by_the_slope(X, s, p):
+    s = s.copy()
+    for a in range(len(s)):
+        field = (X[:, a] * (X @ s - X[:, a] * s[a]) ** (p - 1)).sum()
+        s[a] = np.sign(field) or s[a]
+    return s
+
+
 def together(Q, K, V, beta, tolerance):
     xi = Q
     while True:
@@ -78,7 +86,14 @@ ANSWERS = {
     "16.3": {"wrong": [2, 1 / 4, 1 / 8, 1]},
     "16.4": {
         "right": sweep(),
-        "wrong": [sweep(now=False), sweep(sign=-1), sweep(tie=1.0), sweep(tie=-1.0), sweep(power=lambda p: 2)],
+        "wrong": [
+            sweep(now=False),
+            sweep(sign=-1),
+            sweep(tie=1.0),
+            sweep(tie=-1.0),
+            by_the_slope,
+            sweep(power=lambda p: 2),
+        ],
     },
     "16.5": {"wrong": [together, any_still, lambda Q, K, V, beta, tolerance: softmax(beta * Q @ K.T)[0] @ V]},
     "16.6": {"wrong": [[91, 8], [92, 10], [1, 2], 300]},
