@@ -111,10 +111,11 @@ def a_sink_of_any_size(answer):
         (0.5, 1000.0, "scores near 1,000"),
         (0.5, -1000.0, "scores near −1,000"),
         (1000.0, 1000.0, "scores near 1,000 and b = 1,000"),
+        (-1000.0, np.array([[-1000.0], [0], [1000]]), "scores near ±1,000 and b = −1,000"),
     ):
         found = real(answer(S + shift, b))
         if not np.isfinite(found).all():
-            raise NotYet(f"With {told} it is NaN. Which of the two exponentials is too large for a float?")
+            raise NotYet(f"With {told} it is NaN. Is one exponential too large for a float, or are all of a row 0?")
         wanted, _ = softmax_with_sink(S + shift, np.array(b))
         close(found + 1, wanted + 1, f"With {told} the weights are others.")
     hidden = np.full((1, 4), -np.inf)

@@ -73,6 +73,7 @@ ANSWERS = {
             lambda S, b: sink(np.maximum)(S, 0),
             sink(lambda top, b: np.maximum(abs(top), b)),
             lambda S, b: sink(np.maximum)(S, np.minimum(b, 700)),
+            sink(lambda top, b: np.maximum(top.max(), b)),  # of all rows
             lambda S, b: softmax(S)[0],
         ]
     },
