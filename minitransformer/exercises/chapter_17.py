@@ -185,14 +185,15 @@ def merged_parts(answer):
     close(given[0], whole, "How much of all weight has each part, if e to the L is the sum of what its keys have?")
     unless(given[1], L.sum(0), "Sums of exponentials are added, not their logarithms.")
     close(given[1], np.log(np.exp(L).sum(0)), "L of the whole is the logarithm of the sum over all keys.")
-    large = answer(Y[0], L[0] + 1000, Y[1], L[1] + 1000)[0]
+    far = np.array([1000.0, 0, 1000, 500, 0])  # another constant for each query
+    large = answer(Y[0], L[0] + far, Y[1], L[1] + far)[0]
     if not all(np.isfinite(real(part)).all() for part in large):
         raise NotYet(
             "It is right, but e to the power of 1,000 is no number. "
-            "Subtract the larger of both L first; the L of the whole gets it back."
+            "Subtract the larger of both L first, for each query by itself; the L of the whole gets it back."
         )
     close(large[0], whole, "A constant added to both L changes nothing in Y.")
     hint = "A constant added to both L is added to the L of the whole, too."
-    close(real(large[1]) - 1000, np.log(np.exp(L).sum(0)), hint)
+    close(real(large[1]) - far, np.log(np.exp(L).sum(0)), hint)
     hint = "Write w for the share of the first part. Y depends on each L by way of w, and so does L."
     derivative(answer, Y[0], L[0], Y[1], L[1], hint=hint)

@@ -49,6 +49,11 @@ def naive(L_1, L_2):
     return np.log(np.exp(L_1) + np.exp(L_2))
 
 
+def by_the_largest(L_1, L_2):
+    most = max(L_1.max(), L_2.max())  # of all queries
+    return overflowing(L_1 - most, L_2 - most)
+
+
 def overflowing(L_1, L_2):
     return np.exp(L_1) / (np.exp(L_1) + np.exp(L_2))
 
@@ -110,6 +115,7 @@ ANSWERS = {
         "wrong": [
             merged(overflowing, naive),
             merged(added=naive),
+            merged(by_the_largest),
             merged(lambda L_1, L_2: overflowing(np.minimum(L_1, 700), np.minimum(L_2, 700))),
             merged(added=lambda L_1, L_2: naive(np.minimum(L_1, 700), np.minimum(L_2, 700))),
             merged(added=np.add),
