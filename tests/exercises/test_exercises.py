@@ -1,5 +1,7 @@
 """Every exercise with a checker: right answers pass, at least three wrong ones do not, and the page shows what it should.
 
+Every hint of a checker is said for one of the wrong answers, or the test names it.
+
 `answers_02.py` holds, for each exercise of chapter 02, wrong answers, and the right one where the page has no folded solution.
 """
 
