@@ -29,7 +29,7 @@ def compute(data: dict[str, Any], i: int, j: int, base: float) -> dict[str, Any]
 
 
 def still(data: dict[str, Any]) -> Figure:
-    """The query, drawn through, stands at 12 and the key, dashed, at 7: each pair is apart by five times its own speed."""
+    """The query, a solid line, stands at 12 and the key, dashed, at 7: each pair is apart by five times its own speed."""
     fig, axes = figure(1, PAIRS, width=10, height=3)
     apart, turn = compute(data, 12, 7, 10_000)["apart"], np.linspace(0, 2 * np.pi, 100)
     hands, _ = rotate(np.array([data["q"]]), angles=12 * 10_000.0 ** (-np.arange(PAIRS)[None] / PAIRS))
