@@ -30,7 +30,8 @@ class MemoryPaths(NamedTuple):
 
 def loss(S: Array) -> Array:
     """½ Σ_j (k_jᵀ S − v_j)² of memories (…, 2)."""
-    return 0.5 * ((S @ KEYS.T - VALUES[:, 0]) ** 2).sum(-1)
+    read = S[..., :1] * KEYS[:, 0] + S[..., 1:] * KEYS[:, 1]  # S @ KEYS.T, with the same last digits on every processor
+    return 0.5 * ((read - VALUES[:, 0]) ** 2).sum(-1)
 
 
 def data(passes: int = 2) -> MemoryPaths:
