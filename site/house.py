@@ -1,6 +1,7 @@
 """What the site needs of Sphinx beyond the usual: names for cells, anchors for equations, links out of running text."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
+BEFORE, BEHIND = re.compile(r"[(\[“\"]+$"), re.compile(r"[-,.;:!?)\]”’'\"]+")  # what stays on the line of its formula
 CLOSED = (
     nodes.literal,
     nodes.literal_block,
@@ -47,6 +49,8 @@ class Places(SphinxTransform):
                 and not isinstance(paragraph.parent, nodes.list_item)
             ):
                 paragraph["classes"].append("figure-caption")
+        for formula in list(self.document.findall(nodes.math)):
+            _keep_together(formula)
         for quote in self.document.findall(nodes.block_quote):
             quote["classes"].append("erratum" if quote.astext().startswith(("Erratum", "Errata")) else "aside")
 
@@ -68,6 +72,22 @@ class Links(SphinxPostTransform):
             pieces = words.linked(str(text), found)
             if any(where for _, where in pieces):
                 text.parent.replace(text, [_piece(words_, where) for words_, where in pieces])
+
+
+def _keep_together(formula: nodes.math) -> None:
+    """No line begins with the comma behind a formula, or ends with the bracket before it."""
+    parent, at = formula.parent, formula.parent.index(formula)
+    first, last = (parent[k] if 0 <= k < len(parent) else None for k in (at - 1, at + 1))
+    before = BEFORE.search(first) if isinstance(first, nodes.Text) else None
+    behind = BEHIND.match(last) if isinstance(last, nodes.Text) else None
+    if before or behind:
+        signs = [nodes.Text(found[0]) if found else None for found in (before, behind)]
+        pieces = [piece for piece in (signs[0], formula.deepcopy(), signs[1]) if piece is not None]
+        parent[at] = nodes.inline("", "", *pieces, classes=["together"])
+    if before:  # by place: `replace` would take the first text that reads the same
+        parent[at - 1] = nodes.Text(first[: before.start()])
+    if behind:
+        parent[at + 1] = nodes.Text(last[behind.end() :])
 
 
 def _above(node: nodes.Node) -> list[nodes.Node]:

@@ -17,6 +17,9 @@ const reach = () => {
   document.querySelectorAll("article span.math").forEach(span => { // wider than a phone; to all others it would give a bar, too
     span.classList.toggle("wide", width(span.querySelector("mjx-math")) > width(span) + 1)
   })
+  document.querySelectorAll("article .pst-scrollable-table-container").forEach(box => { // what scrolls anyway has room for its words
+    if (box.scrollWidth > box.clientWidth + 1) box.firstElementChild.style.minWidth = "34rem"
+  })
   document.querySelectorAll("article :is(pre, mjx-container[display], .wide mjx-container, .output, figure, .pst-scrollable-table-container)").forEach(element => {
     if (element.scrollWidth > element.clientWidth + 1) Object.assign(element, { tabIndex: 0 }).ariaLabel ||= name(element)
   })
