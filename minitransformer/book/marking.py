@@ -19,6 +19,7 @@ from minitransformer.book import book
 ASKED = re.compile(r"""check_exercise\(\s*["'](\d+\.\d+)["']""")
 SAID = re.compile(r"^Exercise (\d+\.\d+)(?:,| is)? (right\.|not yet: .*|waits for your answer\.)$", re.MULTILINE)
 LONGEST_CELL = 300  # seconds, after which it is interrupted
+LONGEST_STOP = 10  # ... and these, after which its kernel is ended: `except:` in a loop catches an interrupt
 
 
 def report(paths: Sequence[Path]) -> Iterator[str]:
@@ -64,21 +65,44 @@ async def mark(notebook: Any, path: Path) -> dict[str, str]:
         (place / ".surroundings").mkdir()
         goes_on: dict[str, Any] = {"timeout": LONGEST_CELL, "interrupt_on_timeout": True, "allow_errors": True}
         client = Client(notebook, place / "kernel.json", path.resolve().parent, **goes_on)
+        stuck = _end_what_goes_on(client)
         try:
             with suppress(*failures):  # the kernel is dead, and what it had printed counts
                 await client.async_execute(env=book.surroundings(place, place))
         except RuntimeError as error:
             died = f"its kernel did not start: {error}"
+    if stuck:
+        died = "its kernel was ended, because a cell before it would not stop"
     found: dict[str, str] = {}
-    for cell in notebook.cells:
+    for index, cell in enumerate(notebook.cells):
         if cell.cell_type == "code":
             said = SAID.findall("".join(out.get("text", "") for out in cell.outputs if out.get("name") == "stdout"))
             raised = [f"raised {out.ename}: {out.evalue}".splitlines()[0] for out in cell.outputs if "ename" in out]
-            if raised and raised[0].startswith("raised KeyboardInterrupt"):
-                raised[0] = f"too long: stopped after {LONGEST_CELL} seconds"
+            if index in stuck or (raised and raised[0].startswith("raised KeyboardInterrupt")):
+                raised = [f"too long: stopped after {LONGEST_CELL} seconds"]
             why = raised[0] if raised else "no answer" if cell.execution_count else died
             found |= dict.fromkeys(ASKED.findall(cell.source), why) | dict(said)
     return found
+
+
+def _end_what_goes_on(client: Any) -> list[int]:
+    """Let a client end its kernel where a cell goes on after the interrupt; in the list is then the index of the cell."""
+    stuck: list[int] = []
+    running: list[asyncio.Task[None]] = []
+
+    async def end(cell_index: int) -> None:
+        await asyncio.sleep(LONGEST_CELL + LONGEST_STOP)
+        stuck.append(cell_index)
+        await client.km.shutdown_kernel(now=True)
+
+    def begins(cell: Any, cell_index: int) -> None:
+        running.append(asyncio.create_task(end(cell_index)))
+
+    def is_done(**_: Any) -> None:
+        running.pop().cancel()
+
+    client.on_cell_execute, client.on_cell_executed = begins, is_done
+    return stuck
 
 
 def _kind(said: str) -> str:

@@ -55,6 +55,23 @@ def test_an_endless_loop_is_stopped_and_called_so(tmp_path, capsys, monkeypatch)
     assert lines == ["loop.ipynb: 1 too long, 1 right", "  2.4    too long: stopped after 3 seconds", "  2.1    right."]
 
 
+def test_a_loop_that_catches_the_interrupt_ends_with_its_kernel(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(marking, "LONGEST_CELL", 3)
+    monkeypatch.setattr(marking, "LONGEST_STOP", 1)
+    loop = "import time\nwhile True:\n    try:\n        time.sleep(0.1)\n    except:\n        pass\n"
+    hand_in(tmp_path / "anna.ipynb", RIGHT, loop + CHECK.format("2.4", 1), CHECK.format("2.2", "[1, 2, 3, 4]"))
+    hand_in(tmp_path / "ben.ipynb", RIGHT)
+    assert cli.main(["exercises", str(tmp_path / "anna.ipynb"), str(tmp_path / "ben.ipynb")]) == 0
+    lines = capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
+    assert lines[:5] == [
+        "anna.ipynb: 1 right, 1 too long, 1 no answer",
+        "  2.1    right.",
+        "  2.4    too long: stopped after 3 seconds",
+        "  2.2    its kernel was ended, because a cell before it would not stop",
+        "ben.ipynb: 1 right",
+    ]
+
+
 def test_cells_without_an_id_or_a_source_run_like_any_others(tmp_path, capsys, recwarn):
     cells = [{"cell_type": "code", "metadata": {}}, {"cell_type": "code", "metadata": {}, "source": RIGHT}]
     notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
