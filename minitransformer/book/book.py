@@ -296,7 +296,7 @@ def _run_all(root: Path, names: list[str], copy: Path, keep: Callable[[Path, Run
         raise KeyboardInterrupt from None
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
-    print(f"{len(chosen)} notebooks in {time.monotonic() - start:.0f} s")
+    print(f"{len(chosen)} notebook{'s' * (len(chosen) != 1)} in {time.monotonic() - start:.0f} s")
 
 
 async def _side_by_side(root: Path, chosen: list[Path], copy: Path, keep: Callable[[Path, Run], None]) -> None:
