@@ -236,13 +236,16 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Measure, print, write results/NAME.json and .png."""
-    options = parser().parse_args()
+    top = parser()
+    options = top.parse_args()
     brought, before = [ReaderFile.read(path) for path in options.imports], set(ATTENTIONS)
     for file in brought:
         file.bring()
     added = yours(name for name in ATTENTIONS if name not in before)
     chosen = [*(row for row in rows() if row.quick or not options.quick), *added]
     chosen = [row for row in chosen if all(word in row.label for word in options.only.split())]
+    if not chosen:
+        top.error(f"--only {options.only!r}: no row{' of --quick' * options.quick} has a label with all of these words")
 
     started, described = time.time(), report.machine()
     team = Team(options.peer_python, brought)

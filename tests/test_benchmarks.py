@@ -167,3 +167,11 @@ def test_the_time_of_a_call_goes_where_it_is_spent():
     assert found["optimiser"] > 0.5
     told = report.line(report.judge(result(shares={"products": 0.62, "Python": 0.05})))
     assert "of ours products 62%, Python 5%" in told
+
+
+def test_words_that_no_row_has_are_refused_and_nothing_is_written(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["run", "--only", "no such row", "--name", "nothing"])
+    with pytest.raises(SystemExit):
+        run.main()
+    assert "--only 'no such row': no row has a label with all of these words" in capsys.readouterr().err
+    assert not (run.HERE / "results" / "nothing.json").exists()
