@@ -262,7 +262,7 @@ def main() -> int:
     print(report.summary(results))
     minutes = round((time.time() - started) / 60, 1)
     record = {"machine": described, "date": time.strftime("%Y-%m-%d"), "minutes": minutes, "warning": warning}
-    name = options.name or ("yours" if brought else "quick" if options.quick else "full")
+    name = options.name or ("yours" if brought else "quick" if options.quick or options.only else "full")
     file = HERE / "results" / f"{name}.json"
     _write(file, {**record, "slopes": report.slopes(results), "rows": results})
     print(f"{minutes} minutes; {file.relative_to(HERE.parent)} and its picture are written")

@@ -379,7 +379,7 @@ def api(book: Book, title: str, modules: list[str]) -> str:
     lines, seen = [f"# {title}", ""], set()
     for module in modules:
         lines += [f"## {module}", "", words.docstring(inspect.getdoc(importlib.import_module(module)) or ""), ""]
-        for name in sorted(_names(module), key=str.lower):
+        for name in sorted(_names(module), key=lambda name: (name.lower(), name)):
             thing = inspect.unwrap(getattr(importlib.import_module(module), name))
             if id(thing) not in seen:
                 seen.add(id(thing))
