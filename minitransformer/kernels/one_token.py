@@ -233,7 +233,8 @@ def around(
 ):  # fmt: skip
     """Fill `out` with the rows that block b gets, (B, D), and then with its `projections`.
 
-    These rows are what block b − 1 is `after_mixing`, with Y from its core; of the first block, X. The last has none behind it.
+    Block 0 gets X. Another one gets what X becomes in the block before it, `after_mixing`, with Y from the core there. Where b is
+    the number of blocks, there are no projections any more.
     """
     shared = one_of_two(flags, room, queue)
     if shared[2][ME] > 1:
