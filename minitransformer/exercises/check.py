@@ -180,7 +180,7 @@ def array_of(given: Any, shape: tuple[int, ...], hint: str = "") -> Array:
     """The numbers of an answer that has this shape; of () it is a single number."""
     found = real(given, hint)
     if found.shape != shape:
-        raise NotYet(f"The shape is {found.shape}, and {shape} is wanted. {hint}")
+        raise NotYet(f"The shape is {found.shape}, and {shape or 'a single number'} is wanted. {hint}")
     return found
 
 
