@@ -280,11 +280,8 @@ class Latent(Projected):
         return [*self._queries(params), *rows]
 
     def _queries(self, params: LatentParams) -> list[Projection]:
-        widths = self.width // self.heads, self._rotary
-        return [
-            Projection(W, None, self.heads, width, turned=turned)
-            for W, width, turned in zip((params.W_q, params.W_qr), widths, (False, True), strict=True)
-        ]
+        H, d = self.heads, self.width // self.heads
+        return [Projection(params.W_q, None, H, d), Projection(params.W_qr, None, H, self._rotary, turned=True)]
 
     def _output(self, params: LatentParams) -> tuple[Array, None]:
         return params.W_o, None

@@ -20,6 +20,7 @@ from numpy import ndarray as Array
 
 from minitransformer import exercises
 from minitransformer.checker import GradientError, check_pullback
+from minitransformer.machine import peak_memory
 from minitransformer.pullback import Pullback, Tree, tree_leaves, tree_map
 
 Checker = Callable[[Any], None]
@@ -268,6 +269,14 @@ def alone(function: Callable[..., Any], wanted: Any, *args: Any, pullback: bool 
         raise
     except Exception as error:  # axes that are not there
         raise NotYet(f"{hint} Without, it raises {type(error).__name__}: {error}.") from None
+
+
+def without_a_matrix(n: int, function: Callable[..., Any], *args: Any) -> None:
+    """For n tokens a function takes less memory than a matrix (n, n) would, even of booleans."""
+    with peak_memory() as peak:
+        function(*args)
+        if peak() > n * n:
+            raise NotYet("It is right, but a matrix (n, n) is made on the way.")
 
 
 def derivative(function: Callable[..., Any], *args: Any, hint: str, **options: Any) -> None:
