@@ -20,14 +20,15 @@ KINDS = {  # what a file computes, with all that it calls
     "kernels/pointwise": "activations",
 }
 OPTIMISER = ("AdamW.update", "clip")  # functions whose loops stand in these files too
-WAITING, HELPING = "threading.py", "Helper.serve"  # the file that a thread waits in, the function that a helper is in
+WAITING = "threading.py", "thread.py"  # files a thread waits in: of Python's threads, and of its pools of threads
+HELPING = "Helper.serve"  # the function that a helper is in
 PAUSE = 5e-4  # seconds between two looks
 
 
 def kind_of(frame: FrameType | None) -> str | None:
     """What a thread computes: "optimiser" within OPTIMISER, else what the outermost file of KINDS does, or else "Python"."""
     found = "Python"
-    if frame is not None and Path(frame.f_code.co_filename).name == WAITING:
+    if frame is not None and Path(frame.f_code.co_filename).name in WAITING:
         return None
     while frame is not None:
         if frame.f_code.co_qualname == HELPING:

@@ -15,6 +15,7 @@ from benchmarks.rows import BLOCK, Row, bigbird, rows, visible  # noqa: E402
 from minitransformer.backend import available  # noqa: E402
 from minitransformer.functional import linear  # noqa: E402
 from minitransformer.training.optimiser import AdamW  # noqa: E402
+from minitransformer.training.parallel import each  # noqa: E402
 
 
 def result(**changes):
@@ -163,6 +164,8 @@ def test_the_time_of_a_call_goes_where_it_is_spent():
     state = optimiser.init(params)
     found = where.shares(lambda: linear(X, W), 100)
     assert found["products"] > 0.5
+    found = where.shares(lambda: list(each(lambda times: [linear(X, W) for _ in range(times)], [20, 0], 2)), 5)
+    assert found["products"] > 0.7  # the second thread waits, and counts for nothing
     found = where.shares(lambda: optimiser.update(params, params, state, 1e-3), 10)
     assert found["optimiser"] > 0.5
     told = report.line(report.judge(result(shares={"products": 0.62, "Python": 0.05})))
