@@ -99,7 +99,8 @@ Kind = typing.TypeVar("Kind")
 def frozen(kind: type[Kind]) -> type[Kind]:
     """A frozen dataclass that checks its fields one by one, by type and range, before its own `__post_init__` runs.
 
-    NumPy's numbers and words become Python's, and a list in a field of any kind a tuple: a checkpoint can hold them.
+    NumPy's numbers and words become Python's, and a list in a field of any kind a tuple: a checkpoint can hold them. Its
+    `init(rng, dtype)` first looks whether it is given what draws numbers, and a dtype of the book.
     """
     own = getattr(kind, "__post_init__", None)
     hints = functools.cache(lambda: typing.get_type_hints(kind, include_extras=True))
@@ -115,7 +116,18 @@ def frozen(kind: type[Kind]) -> type[Kind]:
             own(self)
 
     kind.__post_init__ = look  # type: ignore[attr-defined]
+    if (init := vars(kind).get("init")) is not None and "rng" in inspect.signature(init).parameters:
+        kind.init = _refusing(init)  # type: ignore[attr-defined]
     return dataclasses.dataclass(frozen=True)(kind)
+
+
+def _refusing(init: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(init)
+    def drawn(self: Any, rng: Any, dtype: Any = np.float32) -> Any:
+        refuse_init(rng, dtype)
+        return init(self, rng, dtype)
+
+    return drawn
 
 
 # ------------------------------------------------------------------------------------------- on the way in
@@ -170,7 +182,12 @@ def refuse_init(rng: Any, dtype: Any) -> None:
     """Raise TypeError unless an `init` is given what draws numbers, and one of the two dtypes that the book computes in."""
     if not hasattr(rng, "standard_normal"):
         raise TypeError(f"rng: {reprlib.repr(rng)} should be a generator, such as np.random.default_rng(0)")
-    if not isinstance(dtype, type) or np.dtype(dtype) not in (np.float32, np.float64):
+    refuse_dtype(dtype)
+
+
+def refuse_dtype(dtype: Any) -> None:
+    """Raise TypeError for all but np.float32 and np.float64 (float is the same)."""
+    if not isinstance(dtype, type) or dtype not in (np.float32, np.float64, float):
         raise TypeError(f"dtype: {getattr(dtype, '__name__', dtype)} should be np.float32 or np.float64")
 
 

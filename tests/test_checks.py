@@ -34,7 +34,7 @@ from minitransformer.marks import Pullback, the_call
 from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions import Encoding, place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
-from minitransformer.pullback import NoParams, tree_get, tree_items, tree_map, tree_set
+from minitransformer.pullback import NoParams, tree_get, tree_items, tree_leaves, tree_map, tree_set
 from minitransformer.ranges import Degree, Part, bare
 from minitransformer.related import GRU, CapsuleClassifier, Capsules, edges_of
 
@@ -557,6 +557,18 @@ def after_a_step(name):
     params = layer.init(rng)
     new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
     return layer, params, new, layer.step(params, new)[1]
+
+
+@pytest.mark.parametrize("name", dict(layers()))
+def test_parameters_are_drawn_by_a_generator_as_floats(name):
+    layer, rng = dict(layers())[name], np.random.default_rng(0)
+    if not tree_leaves(layer.init(rng)):
+        pytest.skip("nothing is drawn")
+    with pytest.raises(TypeError, match=r"^rng: 0 should be a generator, such as np\.random\.default_rng\(0\)$"):
+        layer.init(0)
+    for dtype, called in ((np.int64, "int64"), (np.float16, "float16"), ("float32", "float32"), (rng, ".*")):
+        with pytest.raises(TypeError, match=rf"^dtype: {called} should be np\.float32 or np\.float64$"):
+            layer.init(rng, dtype)
 
 
 @pytest.mark.parametrize("name", STEPS)

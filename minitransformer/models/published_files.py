@@ -8,6 +8,7 @@ import numpy as np
 
 from minitransformer.attention import MultiHeadParams, SoftmaxAttention
 from minitransformer.attention.multi_head import Gains, ProjectionParams
+from minitransformer.checks import refuse_dtype
 from minitransformer.models.bert_files import activation_of
 from minitransformer.models.block import BlockParams
 from minitransformer.models.feed_forward import FeedForwardParams
@@ -28,13 +29,13 @@ def from_safetensors(folder: str | Path, dtype: type = np.float32) -> tuple[Lang
 
     folder   with config.json and model.safetensors, in which every tensor has to belong to the model
     raises   FileNotFoundError for a missing file; ValueError, which names the file, for a model of another kind, a choice that
-             the book does not have, and a tensor that is missing, has another shape or type, or belongs to nothing
+             the book does not have, and a tensor that is missing, has another shape or type, or belongs to nothing;
+             TypeError for another dtype
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder")
-    if dtype not in (np.float32, np.float64):
-        raise ValueError(f"dtype: {dtype} should be float32 or float64")
+    refuse_dtype(dtype)
     path = folder / "config.json"
     config = json_object(path)
     kind = config.get("model_type")

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, uniform
-from minitransformer.checks import frozen
+from minitransformer.checks import frozen, refuse_dtype
 from minitransformer.functional import LinearPullback, linear, loops_in
 from minitransformer.pullback import Pullback
 from minitransformer.related.graph import Edges, fitting
@@ -23,8 +23,9 @@ Scaling = Literal["symmetric", "rows"]
 def edge_weights(edges: Edges, scaling: Scaling, dtype: type = np.float64) -> Array:
     """P_ij of each edge, (E,): 1/√(N_i N_j), or 1/N_i. A source that sees nobody itself counts as if it saw one node.
 
-    raises   ValueError for edges that lead out of their lists
+    raises   ValueError for edges that lead out of their lists, TypeError for another dtype than float32 or float64
     """
+    refuse_dtype(dtype)
     edges = fitting(edges, edges.nodes)
     N = np.maximum(edges.degrees, 1).astype(np.float64)
     i, j = edges.destinations, edges.sources

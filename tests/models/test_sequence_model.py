@@ -9,7 +9,7 @@ import pytest
 
 from minitransformer import check_pullback, random_like, tree_items, tree_map, tree_size
 from minitransformer.functional import cross_entropy
-from minitransformer.models import BERT, EncoderDecoder, LanguageModel, Norm, SequenceModel
+from minitransformer.models import BERT, LanguageModel, Norm, SequenceModel
 from minitransformer.positions import DynamicNTK, LearnedPositions, NoPositions, RoPE, SinusoidalPositions, sinusoids
 from minitransformer.positions.absolute import LearnableSinusoids
 from minitransformer.pullback import first_nonfinite
@@ -409,16 +409,6 @@ def test_more_tokens_than_learned_positions_are_refused():
 def test_sinusoidal_positions_have_no_end():
     lm = model(positions="sinusoidal")
     assert lm(some(lm), np.zeros((1, 3 * CONTEXT), int))[0].shape == (1, 3 * CONTEXT, VOCABULARY)
-
-
-@pytest.mark.parametrize("kind", [LanguageModel, EncoderDecoder])
-def test_parameters_are_drawn_by_a_generator_as_floats(kind):
-    made = kind(7, 8, 8, 1, 2)
-    with pytest.raises(TypeError, match=r"^rng: 0 should be a generator, such as np\.random\.default_rng\(0\)$"):
-        made.init(0)
-    for dtype, name in ((int, "int"), (np.float16, "float16"), ("float32", "float32")):
-        with pytest.raises(TypeError, match=rf"^dtype: {name} should be np\.float32 or np\.float64$"):
-            made.init(np.random.default_rng(0), dtype)
 
 
 def test_wrong_types_are_refused():

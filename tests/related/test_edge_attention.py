@@ -183,3 +183,10 @@ def test_in_a_regular_graph_both_scalings_are_one():
     np.testing.assert_allclose(edge_weights(edges, "symmetric"), edge_weights(edges, "rows"))
     other = graph(9)
     assert not np.allclose(edge_weights(other, "symmetric"), edge_weights(other, "rows"))
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(np.int64, "int64"), (np.float16, "float16")])
+def test_weights_are_float32_or_float64(dtype, name):
+    """As integers all but 1 would be 0."""
+    with pytest.raises(TypeError, match=rf"^dtype: {name} should be np\.float32 or np\.float64$"):
+        edge_weights(graph(9), "rows", dtype)
