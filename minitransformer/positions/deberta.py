@@ -16,9 +16,8 @@ import numpy as np
 from minitransformer.arrays import one_dtype, refuse_indivisible
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, ScoresPullback, linear, scores
-from minitransformer.gather_scatter import merge_heads, split_heads, sum_by_index, unbroadcast
-from minitransformer.positions.encoding import ScoreEncoding
-from minitransformer.positions.relative_sinusoids import fit_heads
+from minitransformer.gather_scatter import merge_heads, refuse_other_heads, split_heads, sum_by_index, unbroadcast
+from minitransformer.positions.encoding import ScoreEncoding, refuse_other_width
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Int, checked
 
@@ -128,7 +127,7 @@ class DeBERTa(ScoreEncoding):
     source    Borealis II (13), which leaves out the scale and the clipping (E11); He et al. 2020
     cost      O(n m d + (n + m) k d) for each head, and O(n m + (n + m) k) memory. Can be causal; it was made for encoders
     raises    ValueError for a width that H does not divide, a number of buckets that does not fit `span`, or other terms; when
-              called, TypeError for other heads or dtypes
+              called, also for other heads, and TypeError for other dtypes
     """
 
     width: int
@@ -178,7 +177,8 @@ class DeBERTa(ScoreEncoding):
     def scores(self, params: DeBERTaParams, Q: Array, K: Array) -> tuple[Array, DeBERTaPullback]:
         """The scores of all terms, (*batch, H, n, m). Pullback: dS to (dparams, dQ, dK)."""
         one_dtype(Q=Q, **params._asdict())
-        fit_heads(Q, self.heads, self.width // self.heads)
+        refuse_other_heads(Q, self.heads)
+        refuse_other_width(self.width // self.heads, Q=Q)
         for name in params.optional:
             if (b := getattr(params, name)) is not None and b.shape != (self.width,):
                 raise TypeError(f"{name}: shape {b.shape} should be {(self.width,)}")

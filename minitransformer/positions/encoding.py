@@ -86,6 +86,13 @@ def queries_last(Q: Array, K: Array) -> tuple[int, int]:
     return n, m
 
 
+def refuse_other_width(d: int, **rows: Array) -> None:
+    """Raise ValueError unless all of these are (…, n, d) with this d."""
+    for name, X in rows.items():
+        if X.shape[-1] != d:
+            raise ValueError(f"{name}: heads of width {X.shape[-1]}, but the positions are for heads of width {d}")
+
+
 # ------------------------------------------------------------------------------------ any kind of scores
 
 

@@ -18,9 +18,9 @@ import numpy as np
 from minitransformer.arrays import one_dtype, refuse_indivisible
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, ScoresPullback, linear, scores
-from minitransformer.gather_scatter import merge_heads, split_heads, unbroadcast
+from minitransformer.gather_scatter import merge_heads, refuse_other_heads, split_heads, unbroadcast
 from minitransformer.positions.absolute import sinusoids
-from minitransformer.positions.encoding import ScoreEncoding
+from minitransformer.positions.encoding import ScoreEncoding, refuse_other_width
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array
@@ -46,12 +46,6 @@ def unshift(dS: Array) -> Array:
     if n:
         dT[..., n - 1 : -1].reshape(*batch, n, n + m - 1)[..., :m] = dS
     return dT.reshape(*batch, n, n + m)
-
-
-def fit_heads(Q: Array, heads: int, d: int) -> None:
-    """Raise TypeError if queries are not those of so many heads of this width."""
-    if Q.ndim < 3 or Q.shape[-3] != heads or Q.shape[-1] != d:
-        raise TypeError(f"Q: shape {Q.shape}, for {heads} heads of width {d} it should end in ({heads}, n, {d})")
 
 
 class RelativeSinusoidParams(NamedTuple):
@@ -101,7 +95,9 @@ class RelativeSinusoids(ScoreEncoding):
     def scores(self, params: Any, Q: Array, K: Array) -> tuple[Array, RelativeSinusoidPullback]:
         """S (*batch, H, n, m), the sum of both terms. Pullback: dS to (dparams, dQ, dK)."""
         one_dtype(Q=Q, u=params.u, v=params.v, W_kr=params.W_kr)
-        fit_heads(Q, *self.sizes())
+        heads, d = self.sizes()
+        refuse_other_heads(Q, heads)
+        refuse_other_width(d, Q=Q)
         if not params.u.shape == params.v.shape == self.sizes():
             raise TypeError(f"u, v: shapes {params.u.shape} and {params.v.shape} should be {self.sizes()}")
         n, m = Q.shape[-2], K.shape[-2]

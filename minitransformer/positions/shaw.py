@@ -18,7 +18,7 @@ import numpy as np
 from minitransformer.arrays import one_dtype
 from minitransformer.checks import frozen
 from minitransformer.functional import AggregatePullback, ScoresPullback, aggregate, scores
-from minitransformer.positions.encoding import PlainAggregatePullback, ScoreEncoding
+from minitransformer.positions.encoding import PlainAggregatePullback, ScoreEncoding, refuse_other_width
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array
@@ -67,11 +67,9 @@ def sum_over_rows(dY: Array, X: Array) -> Array:
 
 
 def heads_are(width: int, a: Array, **rows: Array) -> None:
-    """Raise TypeError for heads of another width than this, or of another dtype than the table a."""
+    """Raise ValueError for heads of another width than this, and TypeError for those of another dtype than the table a."""
     one_dtype(a=a, **rows)
-    for other, X in rows.items():
-        if X.shape[-1] != width:
-            raise TypeError(f"{other}: heads of width {X.shape[-1]}, but the positions are for heads of width {width}")
+    refuse_other_width(width, **rows)
 
 
 # -------------------------------------------------------------------------------------------- the encoding
@@ -122,7 +120,7 @@ class Shaw(ScoreEncoding):
     source   Aalto (16), (17), where a^K, a^V = w_{clip(j−i)}; Borealis II (10), keys alone, with π_{i−j} for our a_{j−i};
              CS224N notes, "relative positions are learned". Tables are shared by the heads of a layer, not by layers.
     cost     O(n m d) as attention itself; O(n k) memory beside the scores. Can be causal.
-    raises   TypeError for heads of another width, or tables of another size
+    raises   ValueError for heads of another width, TypeError for tables of another size
     """
 
     d: int

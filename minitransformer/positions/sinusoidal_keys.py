@@ -13,7 +13,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.positions.absolute import LearnableSinusoidParams, LearnableSinusoidPullback, LearnableSinusoids
-from minitransformer.positions.encoding import NoParams, ScoreEncoding
+from minitransformer.positions.encoding import NoParams, ScoreEncoding, refuse_other_width
 from minitransformer.positions.relative_sinusoids import relative_shift, unshift
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array
@@ -65,8 +65,7 @@ class SinusoidalKeys(ScoreEncoding):
         n, m = Q.shape[-2], K.shape[-2]
         if self.learn:
             one_dtype(Q=Q, log_omega=params.log_omega)
-        if Q.shape[-1] != self.d:
-            raise TypeError(f"Q: heads of width {Q.shape[-1]}, but the positions are for heads of width {self.d}")
+        refuse_other_width(self.d, Q=Q)
         omega = params if self.learn else self._table.init(np.random.default_rng(0), Q.dtype.type)
         R, table = self._table(omega, np.zeros((n + m, self.d), Q.dtype), first=1 - m)
         S, content = scores(Q, K, scale=self.scale)

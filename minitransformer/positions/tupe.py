@@ -24,7 +24,7 @@ from minitransformer.gather_scatter import (
     sum_by_index,
     unbroadcast,
 )
-from minitransformer.positions.encoding import ScoreEncoding, offsets
+from minitransformer.positions.encoding import ScoreEncoding, offsets, refuse_other_width
 from minitransformer.positions.t5 import t5_buckets
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array
@@ -186,8 +186,7 @@ class TUPE(ScoreEncoding):
         one_dtype(Q=Q, table=params.table)
         refuse_other_heads(Q, self.heads)
         n, m, d = Q.shape[-2], K.shape[-2], self.width // self.heads
-        if Q.shape[-1] != d:
-            raise ValueError(f"Q: heads of width {Q.shape[-1]}, and a table of width {self.width} has heads of {d}")
+        refuse_other_width(d, Q=Q)
         if m > self.longest:
             raise ValueError(f"K: position {m - 1} is beyond the learned table, which ends at {self.longest - 1}")
         B, positions = position_scores(params, n, m, heads=self.heads, scale=self.scale)

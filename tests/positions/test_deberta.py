@@ -207,7 +207,7 @@ def test_wrong_shapes_and_types_are_refused(rng):
     params = random_params(encoding, rng)
     with pytest.raises(ValueError, match="Q: 5 queries for 4 keys"):
         attend(encoding, params, Q, K[..., :4, :], V[..., :4, :])
-    with pytest.raises(TypeError, match=r"Q: shape \(2, 3, 5, 4\), for 2 heads of width 6"):
+    with pytest.raises(ValueError, match=r"Q: shape \(2, 3, 5, 4\) should be \(…, 2, n, d\), with 2 heads"):
         attend(DeBERTa(12, 2, 4), params, Q, K, V)
     with pytest.raises(TypeError, match=r"P: shape \(8, 12\) should be \(10, 12\)"):
         attend(DeBERTa(12, 3, 5), params, Q, K, V)

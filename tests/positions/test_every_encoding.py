@@ -8,6 +8,7 @@ import pytest
 from minitransformer import backend, check_pullback, random_like
 from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, attend
 from minitransformer.positions import ALiBi, DeBERTa, Multiplicative, RoPE, Shaw, TransformerXLPositions
+from minitransformer.positions.encoding import ScoreEncoding
 from minitransformer.positions.fire import FIRE
 from minitransformer.positions.grid import GridScalars
 from minitransformer.positions.kerple import KerpleLog, KerplePower, KerpleWeighted
@@ -193,6 +194,17 @@ def test_refused_at_the_call(encoding, Q, K, V, rng):
         attend(encoding, params, Q[:, :1], K[:, :1], V[:, :1])
     with pytest.raises(TypeError, match="should have one dtype"):
         attend(encoding, params, Q.astype(np.float32), K, V)
+
+
+@every_encoding
+def test_heads_of_another_number_or_width_are_refused_in_the_same_words(encoding, Q, K, V, rng):
+    params = encoding.init(rng, np.float64)
+    if hasattr(encoding, "heads"):
+        with pytest.raises(ValueError, match=r"^Q: shape \(2, 2, 5, 4\) should be \(…, 3, n, d\), with 3 heads$"):
+            attend(encoding, params, Q[:, :2], K[:, :2], V[:, :2])
+    if isinstance(encoding, ScoreEncoding) and not isinstance(encoding, (FIRE, GridScalars, KerpleWeighted)):
+        with pytest.raises(ValueError, match=r"^Q: heads of width 2, but the positions are for heads of width 4$"):
+            attend(encoding, params, Q[..., :2], K[..., :2], V)
 
 
 @pytest.mark.parametrize("name", ["KERPLE weighted", "FIRE", "TUPE-A"])

@@ -187,9 +187,9 @@ def test_bad_arguments(rng):
     with pytest.raises(TypeError, match=r"params\.a_v: should be None, is an array \(5, 4\)"):
         attend(Shaw(d, 2, values=False), good, Q, K, V)
     wide = ShawParams(*rng.standard_normal((2, 5, 6)))
-    with pytest.raises(TypeError, match="Q: heads of width 4, but the positions are for heads of width 6"):
+    with pytest.raises(ValueError, match="Q: heads of width 4, but the positions are for heads of width 6"):
         attend(Shaw(6, 2), wide, Q, K, V)
-    with pytest.raises(TypeError, match="V: heads of width 3, but the positions are for heads of width 4"):
+    with pytest.raises(ValueError, match="V: heads of width 3, but the positions are for heads of width 4"):
         attend(Shaw(d, 2), good, Q, K, V[..., :3])
     with pytest.raises(TypeError, match="should have one dtype"):
         attend(Shaw(d, 2), Shaw(d, 2).init(rng), Q, K, V)
