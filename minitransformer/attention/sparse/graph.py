@@ -4,20 +4,31 @@ What a token knows after L layers stands at most L edges away, so short paths me
 says the random walk that goes from a token to one of those that it sees.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
+from minitransformer.checks import frozen
 from minitransformer.typing import Array
 
 
-class Graph(NamedTuple):
-    """A (n, n), True where i sees j. Whether a token sees itself is left open: its distance to itself is 0 in any case."""
+@frozen
+class Graph:
+    """A (n, n), True where i sees j. Whether a token sees itself is left open: its distance to itself is 0 in any case.
+
+    raises   TypeError for what is no boolean matrix, ValueError for one that is not square, or for a token that is not there
+    """
 
     A: Array
 
+    def __post_init__(self) -> None:
+        if self.A.dtype != bool:
+            raise TypeError(f"A: {self.A.dtype} should be bool")
+        if self.A.ndim != 2 or self.A.shape[0] != self.A.shape[1]:
+            raise ValueError(f"A: shape {self.A.shape} should be (n, n)")
+
     def neighbours(self, i: int) -> Array:
         """The tokens that i sees, rising."""
+        if not 0 <= i < len(self.A):
+            raise ValueError(f"i: {i} should be a token from 0 to {len(self.A) - 1}")
         return np.flatnonzero(self.A[i])
 
     @property

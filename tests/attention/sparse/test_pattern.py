@@ -213,6 +213,26 @@ def test_a_graph_that_one_knows():
     assert apart.spectral_gap() == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("A", "error", "says"),
+    [
+        ([[True]], TypeError, r"A: \[\[True\]\] should be ndarray"),
+        (np.eye(3), TypeError, "A: float64 should be bool"),
+        (np.ones((3, 4), bool), ValueError, r"A: shape \(3, 4\) should be \(n, n\)"),
+        (np.ones(3, bool), ValueError, r"A: shape \(3,\) should be \(n, n\)"),
+    ],
+)
+def test_a_graph_is_a_square_matrix_of_true_and_false(A, error, says):
+    with pytest.raises(error, match=f"^{says}$"):
+        Graph(A)
+
+
+@pytest.mark.parametrize("i", [-1, 5])
+def test_a_token_that_is_not_there_has_no_neighbours(i):
+    with pytest.raises(ValueError, match=f"^i: {i} should be a token from 0 to 4$"):
+        Graph(np.eye(5, dtype=bool)).neighbours(i)
+
+
 def test_neighbours_of_neighbours():
     """Five in a row, all of them friends of those up to two away: pairs among the neighbours, counted by hand."""
     assert Window(2).graph(5).clustering() == pytest.approx(np.mean([1, 2 / 3, 3 / 6, 2 / 3, 1]))
