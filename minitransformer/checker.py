@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray as Array  # as in `typing`, without waiting for Jaxtyping
 
+from minitransformer.checks import must_be_pair
 from minitransformer.pullback import Pullback, Tree, tree_items, tree_leaves, tree_map, tree_parts
 
 DENSE = 3  # random directions in each array: in one of them alone, an entry may hardly move
@@ -147,7 +148,7 @@ def _run(
     Y and dx are copies: a function that hands out the same work array twice would change them under our hands.
     """
     before = _copies(x)
-    Y, pullback = _pair(function(*x.values()))
+    Y, pullback = must_be_pair(function(*x.values()), "the function", GradientError)
     _refuse_changes(before, x, "the forward pass")
     dY = cotangent(Y)
     others = {"dY": dY, "the value": Y}
@@ -162,18 +163,6 @@ def _run(
     for name, grad in dx.items():
         _check_form(name, x[name], grad, untrained)
     return tree_map(np.copy, Y), dY, pullback, tree_map(np.copy, dx)
-
-
-def _pair(returned: Any) -> tuple[Tree, Pullback]:
-    """A value and its pullback, if that is what the function has returned."""
-    if not (isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])):
-        found = type(returned).__name__
-        if isinstance(returned, tuple):
-            found = f"({', '.join(type(part).__name__ for part in returned)})"
-        raise GradientError(
-            f"the function should return its value and a pullback, which can be called; it returned {found}"
-        )
-    return returned
 
 
 def _gradients(pullback: Pullback, dY: Tree, x: dict) -> dict[str, Tree]:

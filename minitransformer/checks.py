@@ -539,11 +539,13 @@ def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
     return bool(state.changed)
 
 
-def must_be_pair(result: Any, core: Any) -> None:
-    """Raise ValueError unless a reader's core has returned Y and a pullback."""
-    if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
-        returned = f"{type(core).__name__}: should return Y and a pullback, and returned {type(result).__name__}"
-        raise ValueError(f"{returned}; mt.check_attention says more")
+def must_be_pair(returned: Any, who: str, error: type[Exception] = ValueError, more: str = "") -> tuple[Any, Any]:
+    """A value and its pullback, if that is what a reader's function has returned; `who` and `more` stand around the message."""
+    if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1]):
+        return returned
+    kinds = ", ".join(type(part).__name__ for part in returned) if isinstance(returned, tuple) else None
+    found = type(returned).__name__ if kinds is None else f"({kinds})"
+    raise error(f"{who} should return its value and a pullback, which can be called; it returned {found}{more}")
 
 
 def unmarked(value: Any) -> Any:

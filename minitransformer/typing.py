@@ -147,7 +147,7 @@ def _checked(function: Function, trusted: bool) -> Function:
             finally:
                 the_call.inside = True
             if asked.heads and function.__name__ == "__call__":
-                checks.must_be_pair(result, args[0])
+                checks.must_be_pair(result, f"{type(args[0]).__name__}:", more="; mt.check_attention says more")
             return result
         if grows in kwargs:
             looks = _looks(args, {**kwargs, grows: type(kwargs[grows])})

@@ -483,7 +483,10 @@ mt.register("own", Own)
             "--import FILE, line 14: NameError: name 'gradient' is not defined; mt.check_attention says more of own",
         ),
         ("None, gradients[0] @ np.ones(7), *gradients[1:]", "--import FILE, line 14: matmul: "),
-        (None, "Own: should return Y and a pullback, and returned ndarray; mt.check_attention says more"),
+        (
+            None,
+            "Own: should return its value and a pullback, which can be called; it returned ndarray; mt.check_attention says more",
+        ),
     ],
 )
 def test_what_fails_in_training_names_the_file_and_the_line(tmp_path, monkeypatch, capsys, back, says):

@@ -20,6 +20,7 @@ from numpy import ndarray as Array
 
 from minitransformer import exercises
 from minitransformer.checker import GradientError, check_pullback
+from minitransformer.checks import must_be_pair
 from minitransformer.machine import peak_memory
 from minitransformer.pullback import Pullback, Tree, tree_leaves, tree_map
 
@@ -248,9 +249,7 @@ def several(found: Any, *names: str) -> tuple[Any, ...]:
 def with_pullback(function: Callable[..., Any], *args: Any) -> tuple[Any, Pullback]:
     """What the function returns, if that is (Y, pullback)."""
     found = function(*args)
-    if not (isinstance(found, (tuple, list)) and len(found) == 2 and callable(found[1])):
-        raise NotYet("The function is to return two things: the value, and its pullback, a function of dY.")
-    return found[0], found[1]
+    return must_be_pair(tuple(found) if isinstance(found, list) else found, "The function", NotYet, ".")
 
 
 def value(function: Callable[..., Any], *args: Any) -> Any:

@@ -18,7 +18,7 @@ from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, NothingLearnedPullback
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention, scores
 from minitransformer.attention.masks import causal_mask
-from minitransformer.checks import frozen
+from minitransformer.checks import frozen, must_be_pair
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Degree
 from minitransformer.typing import Array, Bool, Float, checked
@@ -79,12 +79,10 @@ def kernel_smoother(
     n, m = Q.shape[-2], K.shape[-2]
     if mask is not None:
         K, V = those_seen(must_broadcast(mask, (*Q.shape[:-1], m)), K, V)
-    found = similarity(Q, K)
-    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], np.ndarray) and callable(found[1])):
-        raise TypeError(f"similarity: should give an array of weights and its pullback, gave {type(found).__name__}")
-    W, pullback = found
-    if W.dtype != Q.dtype:
-        raise TypeError(f"similarity: gave weights of {W.dtype}, which should be {Q.dtype}, as Q is")
+    W, pullback = must_be_pair(similarity(Q, K), "similarity:", TypeError)
+    if not isinstance(W, np.ndarray) or W.dtype != Q.dtype:
+        kind = getattr(W, "dtype", type(W).__name__)
+        raise TypeError(f"similarity: gave weights of {kind}, which should be an array of {Q.dtype}, as Q is")
     if W.shape != (*Q.shape[:-1], m):
         raise ValueError(f"similarity: gave weights {W.shape}, which should be {(*Q.shape[:-1], m)}")
     sees = np.ones((n, m), bool)

@@ -187,9 +187,9 @@ def test_what_does_not_fit(heads):
 @pytest.mark.parametrize(
     ("spoilt", "said"),
     [
-        (lambda W, back: W, "^similarity: should give an array of weights and its pullback, gave ndarray"),
-        (lambda W, back: (W.tolist(), back), "^similarity: should give an array of weights and its pullback"),
-        (lambda W, back: (W > 0, back), "^similarity: gave weights of bool, which should be float64"),
+        (lambda W, back: W, "^similarity: should return its value and a pullback, .* it returned ndarray"),
+        (lambda W, back: (W.tolist(), back), "^similarity: gave weights of list, which should be an array of float64"),
+        (lambda W, back: (W > 0, back), "^similarity: gave weights of bool, which should be an array of float64"),
         (lambda W, back: (W[..., :1], back), "^similarity: gave weights"),
         (
             lambda W, back: (W, lambda dW: dW),
