@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from minitransformer.ranges import so_many
 from minitransformer.typing import Array
 
 FEW = 4  # up to so many new tokens count as generation; more of them are a text that is read
@@ -142,7 +143,9 @@ def must_be_for_heads(X: Array, batch: tuple[int, ...], name: str) -> None:
 def refuse_more_queries(n: int, m: int) -> None:
     """Raise ValueError unless n queries can be the last of m positions."""
     if n > m:
-        raise ValueError(f"Q: {n} queries for {m} keys: should be at most as many, at the last of the keys' positions")
+        raise ValueError(
+            f"Q: {n} queries for {so_many(m, 'key')}: should be at most as many, at the last of the keys' positions"
+        )
 
 
 def refuse_indivisible(width: int, heads: int) -> None:
@@ -153,8 +156,10 @@ def refuse_indivisible(width: int, heads: int) -> None:
 
 def refuse_other_lengths(Q: Array, K: Array, because: str) -> None:
     """Raise ValueError unless there are as many keys as queries."""
-    if Q.shape[-2] != K.shape[-2]:
-        raise ValueError(f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries should be as many: {because}")
+    n, m = Q.shape[-2], K.shape[-2]
+    if n != m:
+        queries = "1 query" if n == 1 else f"{n} queries"
+        raise ValueError(f"K: {so_many(m, 'key')} for {queries} should be as many: {because}")
 
 
 def must_broadcast(mask: Array, shape: tuple[int, ...], name: str = "mask", what: str = "the scores") -> Array:

@@ -88,7 +88,8 @@ def check_attention(attention: Any) -> None:
             print(f"kept    {says}")
     print(f"{len(rules) - len(broken)} of {len(rules)} rules kept, in {monotonic() - start_time:.1f} s.")
     if broken:
-        raise AttentionError("\n".join([f"{len(broken)} of {len(rules)} rules are broken:", *broken]))
+        are = "is" if len(broken) == 1 else "are"
+        raise AttentionError("\n".join([f"{len(broken)} of {len(rules)} rules {are} broken:", *broken]))
 
 
 def _where(error: Exception) -> str:

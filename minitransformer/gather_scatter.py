@@ -5,6 +5,7 @@ import math
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from minitransformer.ranges import so_many
 from minitransformer.typing import Array, Float, checked
 
 
@@ -76,7 +77,7 @@ def heads_fit(K: Array, batch: tuple[int, ...]) -> bool:
 def refuse_other_heads(Q: Array, heads: int) -> None:
     """Raise ValueError unless Q is (…, H, n, d) with this H, as a layer needs that has something for each head."""
     if Q.ndim < 3 or Q.shape[-3] != heads:
-        raise ValueError(f"Q: shape {Q.shape} should be (…, {heads}, n, d), with {heads} heads")
+        raise ValueError(f"Q: shape {Q.shape} should be (…, {heads}, n, d), with {so_many(heads, 'head')}")
 
 
 def unbroadcast(dX: Array, shape: tuple[int, ...]) -> Array:

@@ -12,6 +12,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 
+def so_many(n: int, what: str) -> str:
+    """So many of something, for messages and tables: 1 token, 2 tokens."""
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
 class Range(NamedTuple):
     """Which numbers are allowed: in words for messages, as a function, and up to which size."""
 

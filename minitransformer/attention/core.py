@@ -21,6 +21,7 @@ from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.gather_scatter import refuse_other_heads
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.ranges import so_many
 from minitransformer.typing import Array, Checked
 
 NO_PAIRS = (
@@ -200,7 +201,7 @@ class Core(Part):
             heads = list(V.shape[:-2])
             known = [*heads[:-1], self.key_heads]
         if new and n != m:
-            raise ValueError(f"K: {m} keys for {n} new queries")
+            raise ValueError(f"K: {so_many(m, 'key')}, should be as many as new queries, {n}")
         for part in (self, self.encoding, self.rotate):  # each may have something for each head, or each of d channels
             sizes = {} if part is None else vars(part)
             if "heads" in sizes:

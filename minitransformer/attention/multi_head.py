@@ -24,6 +24,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear, rms_norm
 from minitransformer.gather_scatter import for_each_head, merge_heads, split_heads, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_leaves
+from minitransformer.ranges import so_many
 from minitransformer.typing import Array, Bool, Float, checked
 
 DENSE = SoftmaxAttention()
@@ -199,7 +200,7 @@ class MultiHeadAttention(Projected):
             raise ValueError(f"rotate: {type(self.rotate).__name__} turns heads of width {self.rotate.d}, not {self.d}")
         for part in (self.core, self.core.encoding, self.core.rotate):
             if (heads := getattr(part, "heads", self.heads)) != self.heads:
-                raise ValueError(f"core: {type(part).__name__} is for {heads} heads, not {self.heads}")
+                raise ValueError(f"core: {type(part).__name__} is for {so_many(heads, 'head')}, not {self.heads}")
             if (d := getattr(part, "d", self.d)) != self.d:
                 raise ValueError(f"core: {type(part).__name__} is for heads of width {d}, not {self.d}")
         if self.core.queries_are_keys and self._groups != self.heads:

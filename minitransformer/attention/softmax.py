@@ -106,6 +106,8 @@ class SoftmaxAttention(Core):
         if self._kept is None:
             return "keys and values" if self.page is None else f"keys and values, in pages of {self.page}"
         first, last = self._kept
+        if (first, last) == (0, 1):
+            return "the last key and its value"
         return f"{f'the first {first} and ' * (first > 0)}the last {last} keys and values"
 
     @property

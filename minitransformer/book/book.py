@@ -25,6 +25,7 @@ from minitransformer.book import navigation
 from minitransformer.book.equations import notebooks
 from minitransformer.book.output_comparison import data_differ, outputs_differ
 from minitransformer.machine import cores
+from minitransformer.ranges import so_many
 
 LIVE = "live"
 LONGEST_CELL = 1800  # seconds
@@ -296,7 +297,7 @@ def _run_all(root: Path, names: list[str], copy: Path, keep: Callable[[Path, Run
         raise KeyboardInterrupt from None
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
-    print(f"{len(chosen)} notebook{'s' * (len(chosen) != 1)} in {time.monotonic() - start:.0f} s")
+    print(f"{so_many(len(chosen), 'notebook')} in {time.monotonic() - start:.0f} s")
 
 
 async def _side_by_side(root: Path, chosen: list[Path], copy: Path, keep: Callable[[Path, Run], None]) -> None:

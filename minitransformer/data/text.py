@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import row_of_integers
+from minitransformer.ranges import so_many
 from minitransformer.typing import Array, checked
 
 BYTES = 256
@@ -156,7 +157,7 @@ def long_enough(tokens: Array, context: int, name: str = "tokens") -> None:
     row_of_integers(tokens, name)
     if len(tokens) <= context:
         raise ValueError(
-            f"{name}: {len(tokens)} bytes are too short for a context of {context}, which needs {context + 1}"
+            f"{name}: {so_many(len(tokens), 'byte')}, too short for a context of {context}, which needs {context + 1}"
         )
 
 

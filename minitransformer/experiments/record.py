@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from minitransformer import files
+from minitransformer.ranges import so_many
 
 RECORDS = Path(__file__).with_name("records")
 T = TypeVar("T")
@@ -61,7 +62,7 @@ class Record(Generic[T]):
 
 
 def _said(about: dict[str, Any]) -> str:
-    cores = f"{about['cores']} core{'s' * (about['cores'] != 1)}"
+    cores = so_many(about["cores"], "core")
     return f"{cores}, tier {about['tier']}, numpy {about['numpy']}, numba {about['numba']}"
 
 

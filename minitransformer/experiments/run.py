@@ -27,6 +27,7 @@ from minitransformer.experiments.record import RECORDS, Record, digest, plain, r
 from minitransformer.experiments.speed import on
 from minitransformer.extensions import ReaderFile
 from minitransformer.machine import circumstances, cores
+from minitransformer.ranges import so_many
 from minitransformer.terminal import columns, ctrl_c_waits
 
 LOOPBACK = "127.0.0.1"  # who reaches a scheduler can run code: nobody from outside does
@@ -127,7 +128,7 @@ def listed(experiment: ModuleType, records: Path = RECORDS) -> str:
     except ExperimentError:
         state, took = "damaged", ""
     else:
-        state = f"{trials} trial{'s' * (trials != 1)}" if lacks == 0 else f"{trials - lacks} of {trials}"
+        state = so_many(trials, "trial") if lacks == 0 else f"{trials - lacks} of {trials}"
         seconds = [seconds for *_, seconds in known if seconds is not None]
         took = f"{sum(seconds) / 60:.0f} min" if known and len(seconds) == len(known) else ""
     line = f"{name:<24} {state:>10} {took:>8}   {(experiment.__doc__ or '').splitlines()[0]}"

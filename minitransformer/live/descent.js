@@ -63,7 +63,7 @@
       start.setAttribute("cx", X(x))
       start.setAttribute("cy", Y(y))
       const share = Math.max(...rest.weights), largest = rest.weights.indexOf(share) + 1
-      say(`With β = ${b.toFixed(1)} the energy falls from ${states[0].energy.toFixed(3)} to ${end.energy.toFixed(3)} in ${shown.value} updates. ` +
+      say(`With β = ${b.toFixed(1)} the energy falls from ${states[0].energy.toFixed(3)} to ${end.energy.toFixed(3)} in ${shown.value} update${shown.value === 1 ? "" : "s"}. ` +
         (share > 0.9 ? `The state comes to rest at pattern ${largest}.`
                      : `The state comes to rest among the patterns: number ${largest} has the largest weight, ${share.toFixed(2)}.`),
         { beta: b, x: end.x, y: end.y, energy: end.energy, share })

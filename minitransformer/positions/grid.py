@@ -15,7 +15,7 @@ from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import refuse_other_heads, sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding, queries_last
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import NonNegative
+from minitransformer.ranges import NonNegative, so_many
 from minitransformer.typing import Array, Int, checked
 
 
@@ -27,7 +27,7 @@ def grid_offsets(n: NonNegative, m: NonNegative, columns: int, rows: int) -> Int
     raises   ValueError for more queries than keys, or more keys than pixels
     """
     if n > m:
-        raise ValueError(f"n: {n} queries for {m} keys: should be at most as many")
+        raise ValueError(f"n: {n} queries for {so_many(m, 'key')}: should be at most as many")
     if m > rows * columns:
         raise ValueError(f"m: {m} pixels should be at most {rows} rows of {columns}")
     y, x = np.divmod(np.arange(m), columns)

@@ -301,7 +301,7 @@ class Convolution(Projected):
     @property
     def remembers(self) -> str:  # type: ignore[override]
         """The tokens on which a tap of the next one falls."""
-        return f"the last {self.taps - 1} tokens"
+        return "the last token" if self.taps == 2 else f"the last {self.taps - 1} tokens"
 
     def _kernel(self, rng: np.random.Generator) -> Array:
         raise TypeError(f"{type(self).__name__} does not say what its weights are made of")

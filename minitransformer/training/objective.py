@@ -13,6 +13,7 @@ from minitransformer.data.text import Text, counted, long_enough, passages, wind
 from minitransformer.data.text import batch as draw
 from minitransformer.functional import CrossEntropyPullback, cross_entropy
 from minitransformer.pullback import Pullback, Tree
+from minitransformer.ranges import so_many
 from minitransformer.training.parallel import each
 from minitransformer.typing import Array
 
@@ -191,7 +192,9 @@ class Segments(NextByte):
         """Inputs and targets of step 1, 2, …, (size, context) each, and the memory of each block, if there is one."""
         stream = (len(self.text.train) - 1) // size
         if stream < self.context:
-            raise ValueError(f"{self.text.name}: too short for {size} streams of {self.context} bytes")
+            raise ValueError(
+                f"{self.text.name}: too short for {so_many(size, 'stream')} of {so_many(self.context, 'byte')}"
+            )
         number = (step - 1) % (stream // self.context)
         starts = np.arange(size) * stream + number * self.context
         return (*passages(self.text.train, starts, self.context), *(carried if number else ()))

@@ -252,8 +252,8 @@ def test_what_a_resumed_run_can_not_change(folder, capsys):
         (None, "new.txt: No such file or directory"),
         (b"", "new.txt: the text is empty"),
         (b"abc\xff", "new.txt: not UTF-8 (byte 0xff at offset 3"),
-        (b"abc" * 20, "new.txt, training part: 54 bytes are too short for a context of 128, which needs 129"),
-        (b"abc" * 200, "new.txt, held-out part: 60 bytes are too short for a context of 128, which needs 129"),
+        (b"abc" * 20, "new.txt, training part: 54 bytes, too short for a context of 128, which needs 129"),
+        (b"abc" * 200, "new.txt, held-out part: 60 bytes, too short for a context of 128, which needs 129"),
     ],
 )
 def test_a_text_that_can_not_be_learned_from(folder, capsys, content, message):

@@ -122,7 +122,7 @@ def test_windows_count_every_byte_but_the_first_once(length, stride):
     "function", [lambda t: window_starts(t, 8), lambda t: batch(t, 8, 2, np.random.default_rng(0))]
 )
 def test_a_text_shorter_than_the_context_is_refused(function):
-    with pytest.raises(ValueError, match="8 bytes are too short for a context of 8, which needs 9"):
+    with pytest.raises(ValueError, match="8 bytes, too short for a context of 8, which needs 9"):
         function(np.zeros(8, np.uint8))
 
 

@@ -119,9 +119,7 @@ def test_the_data_is_named(text):
 
 @pytest.mark.parametrize(("context", "part"), [(40, "held-out"), (360, "training")])
 def test_a_text_that_is_too_short_for_the_context_is_refused(text, context, part):
-    with pytest.raises(
-        ValueError, match=rf"short\.txt, {part} part: \d+ bytes are too short for a context of {context}"
-    ):
+    with pytest.raises(ValueError, match=rf"short\.txt, {part} part: \d+ bytes, too short for a context of {context}"):
         NextByte(text, context)
 
 

@@ -24,6 +24,7 @@ from minitransformer.functional import loops_in, rms_norm
 from minitransformer.gather_scatter import for_each_head, sum_over_heads
 from minitransformer.marks import DecodingState
 from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.ranges import so_many
 from minitransformer.typing import Array
 
 
@@ -212,7 +213,7 @@ class Memory(Core):
     @property
     def remembers(self) -> str:  # type: ignore[override]
         """The memory, and the tokens that the convolution sees again."""
-        return "S, d·dv for each head" + (f", and {self.taps - 1} tokens" if self.taps else "")
+        return "S, d·dv for each head" + (f", and {so_many(self.taps - 1, 'token')}" if self.taps else "")
 
     def _convolve(
         self, params: Any, seen: Array | None, *arrays: Array, before: Array | None = None

@@ -31,7 +31,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
 from minitransformer.gather_scatter import sum_by_index, unbroadcast
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import NonNegative, Range
+from minitransformer.ranges import NonNegative, Range, so_many
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
 BLOCK = 16  # the smallest block of words that are computed together
@@ -244,7 +244,7 @@ class ETC(Core):
     @property
     def needs(self) -> str:  # type: ignore[override]
         """The rows that the model puts in front."""
-        return f"{self.global_tokens} tokens in front"
+        return f"{so_many(self.global_tokens, 'token')} in front"
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> ETCParams:
         """Small vectors, and numbers of 0: at first all kinds of pairs are nearly alike."""
