@@ -7,6 +7,7 @@ was not.
 
 import math
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from minitransformer.typing import Array
 BAR: dict[str, Any] = {  # all of it in 80 columns
     "bar_format": "{percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}", "unit": "token", "unit_scale": True,
 }  # fmt: skip
+SELDOM = {"mininterval": 60, "maxinterval": 60}  # seconds, in a file or a pipe, where each look at the bar stays
 RECENT = 20  # steps over which the bar averages the loss
 
 
@@ -64,7 +66,7 @@ def train(
 
     checkpoint   file to write: at the start, every `save_every` steps, at the end, and at Ctrl-C. A new one goes again if a
                  step fails before any was saved
-    progress     whether to show a bar with speed, time left, loss and held-out loss
+    progress     whether to show a bar with speed, time left, loss and held-out loss; in a file or a pipe once a minute
     raises       TrainingDiverged, which names the first array that is not finite; TrainingInterrupted at Ctrl-C, with
                  the last state; CheckpointError if the file can't be written (what it held before is still there)
     """
@@ -79,8 +81,10 @@ def train(
             saved = now.step
 
     tokens = training.batch * objective.length  # in one step
+    watched = "ipykernel" in sys.modules or (sys.stderr and sys.stderr.isatty())
+    form = BAR if watched else BAR | SELDOM
     try:
-        with tqdm(total=training.steps * tokens, initial=now.step * tokens, disable=not progress, **BAR) as bar:
+        with tqdm(total=training.steps * tokens, initial=now.step * tokens, disable=not progress, **form) as bar:
             keep()  # if it can't be written, better to know before the first step
             while now.step < training.steps:
                 try:

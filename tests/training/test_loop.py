@@ -13,7 +13,7 @@ from minitransformer.data.text import read_text
 from minitransformer.models import LanguageModel
 from minitransformer.training.checkpoint import load
 from minitransformer.training.choices import Training
-from minitransformer.training.loop import TrainingDiverged, TrainingInterrupted, advance, start, train
+from minitransformer.training.loop import BAR, TrainingDiverged, TrainingInterrupted, advance, start, train
 from minitransformer.training.objective import LossPullback, NextByte
 from minitransformer.training.recipes import usual_training
 from minitransformer.training.schedule import Cosine
@@ -282,6 +282,15 @@ def test_the_bar_shows_loss_speed_and_time_left(objective, capsys):
     assert "token/s" in shown
     assert "step 12/12" in shown
     assert "bits, held-out" in shown
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_file_or_a_pipe_gets_the_bar_once_a_minute(objective, capsys, monkeypatch, watched):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: watched)
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.setitem(BAR, "mininterval", 0)
+    train(MODEL, objective, TRAINING)
+    assert (capsys.readouterr().err.count("\r") > 3) == watched
 
 
 def test_no_bar_if_none_is_wanted(objective, capsys):
