@@ -58,5 +58,5 @@ def test_refuse_other_heads(shape):
     refuse_other_heads(np.zeros((3, 5, 4)), 3)
     with pytest.raises(ValueError, match=r"Q: shape .* should be \(…, 3, n, d\), with 3 heads"):
         refuse_other_heads(np.zeros(shape), 3)
-    with pytest.raises(ValueError, match="with 1 head$"):
+    with pytest.raises(ValueError, match=r"with 1 head$"):
         refuse_other_heads(np.zeros(shape), 1)

@@ -334,6 +334,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
         top.error("-- can't be the value of an option")
     if more:
         commands.get(first, top).error(f"unrecognized arguments: {' '.join(more)}")
+    args.given = {word.partition("=")[0] for word in argv}
     return args
 
 
@@ -387,5 +388,12 @@ def _outcome(args: argparse.Namespace) -> int:
     except OSError as error:
         terminal.say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error)
     except (BookError, ValueError, ImportError, MemoryError) as error:
-        terminal.say(error if str(error) else type(error).__name__)
+        terminal.say(_of_option(str(error), args.given) or type(error).__name__)
     return 1
+
+
+def _of_option(said: str, given: set[str]) -> str:
+    """What is said of top_k, with the name of the option that was given: --top-k."""
+    name, colon, rest = said.partition(":")
+    option = f"--{name.replace('_', '-')}"
+    return f"{option}{colon}{rest}" if option in given else said

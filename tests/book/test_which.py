@@ -22,7 +22,7 @@ def test_other_lengths_are_refused_in_words(text, capsys):
     with pytest.raises(ValueError, match=r"^n: .*tokens"):
         length(text)
     assert cli.main(["which", f"--n={text}"]) == 1
-    assert capsys.readouterr().err.startswith("minitransformer: n: ")
+    assert capsys.readouterr().err.startswith("minitransformer: --n: ")
 
 
 def names_in(lines):

@@ -267,7 +267,7 @@ def test_a_text_that_can_not_be_learned_from(folder, capsys, content, message):
     ("options", "message"),
     [
         (("--heads", 3), "not divisible into 3 heads"),
-        (("--steps", 0), "steps: 0 should be at least 1"),
+        (("--steps", 0), "minitransformer: --steps: 0 should be at least 1"),
         (("--batch", 0), "batch: 0"),
         (("--context", 0), "context"),
         (("--task", "dates", "--context", 8), "no choice 'context' for dates; there are width"),
@@ -346,8 +346,8 @@ def test_what_generate_refuses(folder, capsys, monkeypatch):
     for options, message in (
         (("",), "prompt"),
         (("a", "--temperature", -1), "temperature"),
-        (("a", "--top-k", 0), "top_k"),
-        (("a", "--top-p", 2), "top_p"),
+        (("a", "--top-k", 0), "minitransformer: --top-k: 0 should be at least 1"),
+        (("a", "--top-p=2"), "minitransformer: --top-p: 2.0 should be in (0, 1]"),
         (("a", "--length", -1), "length: -1"),
         (("a", "--seed", -1), "seed: -1 should be at least 0"),
         (("a", "--length", 10**9), "length: 1000000000 should be within 0 … 1000000"),
