@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from minitransformer import files, terminal
+from minitransformer import __version__, files, terminal
 from minitransformer.cli.train import add_generate, add_train, generate, train
 from minitransformer.kept_loops import keep_somewhere
 from minitransformer.registry import instead
@@ -242,6 +242,7 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, dict[str, argparse.
     top = argparse.ArgumentParser(
         prog="minitransformer", description="The book on attention that runs.", formatter_class=_Help
     )
+    top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
 
     command = _command(commands, "book", "run the notebooks", run_book)

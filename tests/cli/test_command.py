@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from minitransformer import figures
+from minitransformer import __version__, figures
 from minitransformer.book import book, equations
 from minitransformer.cli import command as cli
 from minitransformer.terminal import columns
@@ -53,6 +53,13 @@ def test_who_asks_for_nothing_gets_the_help(capsys):
         helps.append(capsys.readouterr().out)
     assert helps[0] == helps[1]
     assert re.search(r"train +train a model\n", helps[0])
+
+
+def test_it_tells_its_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"minitransformer {__version__}\n"
 
 
 @pytest.mark.parametrize(
