@@ -29,8 +29,8 @@ class Heads(Pullback):
 def heads(checkpoint: str | Path, text: str) -> Heads:
     """The attention matrices of a trained model on a text, from the tier that forms every matrix.
 
-    raises   CheckpointError for a file that is none; ValueError for a translator of dates, a text of no bytes or too many,
-             and a model that forms no attention matrix
+    raises   CheckpointError for a file that is none; ValueError for a translator of dates, a text of no bytes, or of more
+             than can be drawn or than the model can read, and a model that forms no attention matrix
     """
     model, _, state, about = load(checkpoint)
     if about.get("task") != "text":
@@ -38,8 +38,13 @@ def heads(checkpoint: str | Path, text: str) -> Heads:
     tokens = encode(text)
     if not 0 < len(tokens) <= LONGEST:
         raise ValueError(f"a text of {len(tokens)} bytes: 1 … {LONGEST} can be drawn")
-    with backend("numpy"):
-        _, pullback = model(state.params, tokens[None])
+    try:
+        with backend("numpy"):
+            _, pullback = model(state.params, tokens[None])
+    except ValueError as error:
+        if len(tokens) <= model.context:
+            raise
+        raise ValueError(f"a text of {len(tokens)} bytes: this model can read {model.context} at once") from error
     try:
         A = tuple(block.attention.A[0] for block in pullback.stack.blocks)
     except AttributeError:

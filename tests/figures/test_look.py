@@ -72,6 +72,8 @@ def test_what_can_not_be_looked_into(path, tmp_path, capsys):
     made(path)
     assert "a text of 0 bytes: 1 … 200 can be drawn" in refused(path, "")
     assert f"a text of {LONGEST + 1} bytes" in refused(path, "x" * (LONGEST + 1))
+    learned = made(path, positions="learned")
+    assert "minitransformer: a text of 17 bytes: this model can read 16 at once" in refused(learned, "x" * 17)
     assert "a.txt: should end in .svg, .png or .pdf" in refused(path, "a", "--out", tmp_path / "a.txt")
     for choices in ({"stack": "reversible"}, {"attention": "gla"}):
         assert "its blocks keep no attention matrix" in refused(made(path, **choices), "a")
