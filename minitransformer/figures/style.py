@@ -24,7 +24,7 @@ STYLE = {
     "figure.facecolor": "white",  # opaque, for dark pages
     "figure.dpi": 100,
     "savefig.dpi": 110,
-    "font.size": 18,  # 9 at half the size, on a phone; nothing in a figure is smaller
+    "font.size": 18,  # points, so 9 at half the size; no letter in a figure of the book is smaller
     "axes.titlesize": 18,
     "axes.labelsize": 18,
     "xtick.labelsize": 18,
