@@ -103,9 +103,8 @@ def any_number_of_batch_axes(answer):
         gradients = pullback(np.ones_like(Y))
         if isinstance(gradients, tuple) and len(gradients) == 2 and np.ndim(gradients[1]) > 2:
             raise NotYet("dW has batch axes. W has none: it is one matrix, used by every sample, and gets the sum.")
-        derivative(
-            answer, X, W, hint=f"With batch axes {batch} the gradient is not right. Every row of every sample used W."
-        )
+        hint = f"For X of shape {X.shape} the gradient is not right. Every row of every sample used W."
+        derivative(answer, X, W, hint=hint)
 
 
 @exercise("0.6")

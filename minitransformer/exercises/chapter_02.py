@@ -35,6 +35,7 @@ def its_gradient(answer):
     given = array_of(answer, (4,))
     unless(given, A * dA, "You have A ⊙ dA. The average of dA along the row has to be taken off first.", 0.01)
     unless(given, dA - A[2], "That is the bracket of (2.3). What stands in front of it?", 0.01)
+    unless(given, -pullback(dA), "Every sign is turned round: that way the loss falls, and dS says how it rises.", 0.01)
     if not abs(given.sum()) < 0.01:
         raise NotYet("A constant added to the row changes nothing. So what do the four numbers sum to?")
     close(given, pullback(dA), "In (2.3) the average ⟨dA, A⟩ is one number for the row. What stands in front?", 0.01)

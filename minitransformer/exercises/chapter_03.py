@@ -31,7 +31,7 @@ def nothing_through_the_norm(answer):
         if np.abs(pullback(dY[None])[0]).max() > 0.01 * np.abs(dY).max() / (7.5 / np.sqrt(3)):
             raise NotYet(f"Something of row {number} comes through. What can be done to the row without a change of Y?")
     if np.linalg.matrix_rank(given, tol=1e-3 * np.abs(given).max()) < 2:
-        raise NotYet("The two are multiples of each other. One is a change of all entries together; and the other?")
+        raise NotYet("The two are multiples of each other. One is a number added to all entries; and the other?")
 
 
 @exercise("3.2")
