@@ -139,13 +139,15 @@ def the_best_matrix_for_one_text(answer):
     for k in (1, 3):
         Q, K = 2 * rng.standard_normal((2, 8, 5))
         A, _ = softmax(Q @ K.T)
-        left, sizes, _ = np.linalg.svd(A)
+        left, sizes, right = np.linalg.svd(A)
         E = real(answer(A, k))
         if E.shape != (k, 8):
             raise NotYet(f"The shape is {E.shape}, and E should be (k, n) = {(k, 8)}.")
         error = np.linalg.norm(A - A @ E.T @ E)
         if np.allclose(np.abs(E), np.abs(left.T[:k])):
             raise NotYet("These are left singular vectors. E mixes what stands on the right of A.")
+        if np.allclose(np.abs(E), np.abs(right.T[:k])):
+            raise NotYet("The third matrix of `svd` has a right singular vector in each row. These are its columns.")
         close(
             error,
             np.sqrt((sizes[k:] ** 2).sum()),
@@ -157,19 +159,24 @@ def the_best_matrix_for_one_text(answer):
 def an_iteration_that_moves_away(answer):
     """The pseudo-inverse of a softmax, by products alone."""
     rng = np.random.default_rng(78)
-    M, _ = softmax(rng.standard_normal((6, 6)) + 3 * (np.arange(6) == 2) + np.eye(6))
-    with np.errstate(all="ignore"):
-        start, Z = (array_of(answer(M, steps), (6, 6)) for steps in (0, 30))
-    likely(
-        start,
-        (M.T, "As printed: Z begins with Mᵀ/1, for the rows of a softmax sum to one. What does (7.8) say of c?"),
-        (M / M.sum(0).max(), "Z should begin with the transpose of M: M Mᵀ has no negative eigenvalue, and M M may."),
-    )
-    if not np.isfinite(Z).all():
-        raise NotYet(
-            "For some M the numbers grow without an end. Look at G = M Z in the beginning: is it near enough to I?"
+    for n, liked, own in ((6, 3, 1), (40, 6, 3)):  # with few tokens ‖M‖ would do for c
+        M, _ = softmax(rng.standard_normal((n, n)) + liked * (np.arange(n) == 2) + own * np.eye(n))
+        with np.errstate(all="ignore"):
+            start, Z = (array_of(answer(M, steps), (n, n)) for steps in (0, 30))
+        likely(
+            start,
+            (M.T, "As printed: Z begins with Mᵀ/1, for the rows of a softmax sum to one. What does (7.8) say of c?"),
+            (
+                M / M.sum(0).max(),
+                "Z should begin with the transpose of M: M Mᵀ has no negative eigenvalue, and M M may.",
+            ),
         )
-    close(M @ Z @ M, M, "After 30 steps M Z M should be M. Put a number g in the place of G: where does it go?", 1e-5)
+        if not np.isfinite(Z).all():
+            raise NotYet(
+                "For some M the numbers grow without an end. Look at G = M Z in the beginning: is it near enough to I?"
+            )
+        hint = "After 30 steps M Z M should be M. Put a number g in the place of G: where does it go?"
+        close(M @ Z @ M, M, hint, 1e-5)
 
 
 @exercise("7.9")

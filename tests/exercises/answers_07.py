@@ -78,6 +78,7 @@ ANSWERS = {
             lambda M, steps: iteration(M, steps, start=M),
             lambda M, steps: iteration(M, steps, thirteen=15),
             lambda M, steps: M.T / M.sum(0).max(),
+            lambda M, steps: iteration(M, steps, c=np.linalg.norm(M)),
         ],
     },
     "7.9": {
