@@ -75,7 +75,9 @@ def the_pairs_that_matter(answer):
 @exercise("10.4")
 def which_of_them_will_do(answer):
     """The functions of ⟨a, b⟩ that are products of features and never negative."""
-    found = "".join(sorted(filter(str.isalpha, answer.lower()))) if isinstance(answer, str) else answer
+    found = (
+        "".join(sorted(filter(str.isalpha, answer.lower().replace("and", "")))) if isinstance(answer, str) else answer
+    )
     if isinstance(found, str) and "b" in found:
         raise NotYet("(b): ‖φ(x) − φ(−x)‖² can be had from the products alone. What is it for x = 1?")
     if isinstance(found, str) and "c" in found:

@@ -104,7 +104,7 @@ ANSWERS = {
             0,
         ],
     },
-    "10.4": {"wrong": ["a", "bad", "acd", "d", 2]},
+    "10.4": {"right": "(a) and (d)", "wrong": ["a", "bad", "acd", "d", "and", 2]},
     "10.5": {
         "wrong": [
             lambda X: pairs_of(X, off=np.sqrt(0.5)),
