@@ -92,6 +92,7 @@ ANSWERS = {
     "17.6": {
         "wrong": [
             tiles(0),
+            tiles(-1000),
             tiles(shrinks=(True, False)),
             tiles(shrinks=(False, True)),
             tiles(0, most=False),
