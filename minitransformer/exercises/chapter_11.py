@@ -215,7 +215,12 @@ def a_smaller_step(answer):
         whole, part = (_examined(task, beta) for beta in (1.0, 0.75))
         better += [task] if part < whole else []
     [right] = better
-    choice(answer, right, "Ask it for each column: is there more of what a key should hold, or of what it should not?")
+    choice(
+        answer,
+        right,
+        "A whole step corrects all that a key reads, and with it what other pairs have left there. "
+        "What stands in the memory, column by column, when a pair is written that will be asked for?",
+    )
 
 
 def _examined(task, beta, d=32, m=8):
