@@ -1,6 +1,6 @@
 """Adaptive attention span: every head learns how far back it looks. Replaces the stage "pattern (which pairs)".
 
-A head sees the last z positions in full and those before them, nearer than z + R, less and less. Since m · exp S =
+A head sees the last z positions in full and those before them, nearer than z + ρ, less and less. Since m · exp S =
 exp(S + ln m), the soft edge is a bias for each offset, ln m, and what is beyond it is left out of the list of tiles.
 """
 
@@ -26,7 +26,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 
 
 class LogRampPullback(Pullback):
-    """b = ln m, and on the ramp m = (R + z − x)/R: ∂b/∂z = 1/(R m) there, and 0 where m is 1 or nothing is seen."""
+    """b = ln m, and on the ramp m = (ρ + z − x)/ρ: ∂b/∂z = 1/(ρ m) there, and 0 where m is 1 or nothing is seen."""
 
     slope: Array
 
@@ -102,20 +102,20 @@ def adaptive_span_attention(
 ) -> tuple[Float[Array, "*batch heads n dv"], AdaptiveSpanPullback]:
     """Attention to the positions before a query, of which head h sees about z_h.
 
-        A_tr = m_z(t − r) exp S_tr / Σ_q m_z(t − q) exp S_tq,      r and q from t − S to t − 1
-        m_z(x) = min(max((R + z − x)/R, 0), 1)
+        A_tr = m_z(t − r) exp S_tr / Σ_q m_z(t − q) exp S_tq,      r and q from t − s_max to t − 1
+        m_z(x) = min(max((ρ + z − x)/ρ, 0), 1)
 
-    The sum does not hold t itself: the first row sees nothing and is zero, and so is a head with z + R ≤ 1.
+    The sum does not hold t itself: the first row sees nothing and is zero, and so is a head with z + ρ ≤ 1.
 
-    z        span of each head, in positions; beyond it m falls to 0 within `ramp` positions, R
-    longest  S; all positions before the query if None
+    z        span of each head, in positions; beyond it m falls to 0 within `ramp` positions, ρ
+    longest  s_max; all positions before the query if None
     bias     one number for each offset, as in `dot_product_attention`; (8) has ⟨q_t, p_{t−r}⟩ in its scores, which is an
              encoding of positions (`positions/shaw.py`)
     mask     True where query i sees key j; must broadcast to (*batch, H, n, m)
     scale    1/√d by default, as in the authors' code; (8) prints none
     source   Aalto (6) to (8); Sukhbaatar et al. 2019. Their code masks after softmax and divides by the sum + 10⁻⁸, with
              x smaller by one
-    cost     O(n (max z + R) d) time, O(n) memory. Always causal: with n < m the queries are the last n of the m positions
+    cost     O(n (max z + ρ) d) time, O(n) memory. Always causal: with n < m the queries are the last n of the m positions
     returns  Y and a pullback: dQ, dK, dV, dz = pullback(dY), and dbias if there is a bias
     raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys, or a bias or a mask that does not fit
     """
@@ -132,14 +132,14 @@ def adaptive_span_attention(
 
 
 class SpanParams(NamedTuple):
-    """span (H,): z/S of each head, from 0 to 1; and the parameters of an encoding of positions."""
+    """span (H,): z/s_max of each head, from 0 to 1; and the parameters of an encoding of positions."""
 
     span: Array
     encoding: Tree = NoParams()
 
 
 class SpanCorePullback(AroundAttention):
-    """z = S · span, and the penalty λ/H Σ_h z_h is added to the loss: dspan = S (dz + λ/H · dadded)."""
+    """z = s_max · span, and the penalty λ/H Σ_h z_h is added to the loss: dspan = s_max (dz + λ/H · dadded)."""
 
     attention: Pullback
     ramp: LogRampPullback
@@ -160,15 +160,15 @@ class AdaptiveSpan(Core):
     """Every head learns how far back it looks, and pays for it. The current token is not among what it sees.
 
     heads     H; it and `longest`, the longest sequence, are filled in by the model
-    limit     S, the largest span; as the longest sequence if None
-    ramp      R, over which the edge is soft
+    limit     s_max, the largest span; as the longest sequence if None
+    ramp      ρ, over which the edge is soft
     penalty   λ: (λ/H) Σ_h z_h is added to the loss, for each layer
     encoding  of positions, which changes the scores; a model puts its own there
 
-    After a step of the optimiser the spans are brought back into 0 … S.
+    After a step of the optimiser the spans are brought back into 0 … s_max.
 
-    source    Aalto (6) to (8); Sukhbaatar et al. 2019, R = 32 and λ = 2 · 10⁻⁶ for their small models
-    cost      O(n (max z + R) d) time, and for a new token O((max z + R) d). Always causal
+    source    Aalto (6) to (8); Sukhbaatar et al. 2019, ρ = 32 and λ = 2 · 10⁻⁶ for their small models
+    cost      O(n (max z + ρ) d) time, and for a new token O((max z + ρ) d). Always causal
     """
 
     heads: int
@@ -188,11 +188,11 @@ class AdaptiveSpan(Core):
 
     @property
     def largest(self) -> int:
-        """S, the longest span that a head can have."""
+        """s_max, the longest span that a head can have."""
         return self.longest if self.limit is None else self.limit
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SpanParams:
-        """Spans of 0: at first a head sees R − 1 positions, those where its ramp is above 0."""
+        """Spans of 0: at first a head sees ρ − 1 positions, those where its ramp is above 0."""
         return SpanParams(np.zeros(self.heads, dtype), super().init(rng, dtype))
 
     def __call__(
@@ -211,7 +211,7 @@ class AdaptiveSpan(Core):
         return Y, SpanCorePullback(attention, ramp, self.largest, self.penalty / self.heads, added)
 
     def after_step(self, params: SpanParams, observed: Tree, rng: np.random.Generator) -> SpanParams:
-        """The parameters with spans brought back into 0 … S."""
+        """The parameters with spans brought back into 0 … s_max."""
         return params._replace(span=np.clip(params.span, 0, 1))
 
     def furthest(self, params: SpanParams) -> int:
