@@ -228,8 +228,8 @@ class Reformer(Core):
     encoding                 of positions in the scores; a model puts its own there
 
     Causal in its values only: a query takes nothing from later tokens, but later tokens change which earlier ones it sees,
-    for they take places in the sorted order. So in training a model learns a little from what comes next, which is not there
-    when it writes; and then it reads the whole text again for each token.
+    for they take places in the sorted order. So in training the pattern holds a little of what comes next, which is not
+    there when the model writes; and then it reads the whole text again for each token.
 
     source   Aalto (9); Kitaev, Kaiser and Levskaya 2020
     cost     O(rounds · n (chunk · d + ln n)) time, O(n² d) with an encoding
