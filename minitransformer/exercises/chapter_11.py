@@ -8,6 +8,7 @@ from minitransformer.exercises.check import (
     alone,
     array_of,
     choice,
+    close,
     derivative,
     exercise,
     expect,
@@ -143,6 +144,8 @@ def a_mask_with_closed_gates(answer):
         (right.T, "Rows are readers: what is above the diagonal lies ahead, and is 0."),
         (right + np.triu(np.ones((7, 7)), 1), "Above the diagonal is the future, and it is 0."),
     )
+    hint = "Right to six digits, and no further: beside a very large number a sum of logarithms loses its last digits."
+    close(found, right, hint, 1e-10)
 
 
 @exercise("11.6")
