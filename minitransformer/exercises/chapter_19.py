@@ -47,11 +47,13 @@ def rows_sum_to_one(answer):
     """Causal kernel attention with its denominator."""
     rng = np.random.default_rng(3)
     Q, K, V = rng.random((5, 3)), rng.random((5, 3)), rng.standard_normal((5, 2))
-    A = np.tril(Q @ K.T)
+    full = Q @ K.T
+    A = np.tril(full)
     given = answer(Q, K, V)
     unless(given, A @ V / A.sum(0)[:, None], "Try V = 1 everywhere: what should come out, and what does?")
-    unless(given, A @ V / (Q @ K.T).sum(1)[:, None], "These sums hear of later keys.")
+    unless(given, A @ V / full.sum(1)[:, None], "These sums hear of later keys.")
     unless(given, (A / A.sum(0)) @ V, "Now columns sum to one.")
+    unless(given, full @ V / full.sum(1)[:, None], "Rows sum to one, but each token now hears of later ones.")
     close(given, A @ V / A.sum(1)[:, None], "Each row is divided by the sum of its own weights.")
 
 

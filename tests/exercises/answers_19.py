@@ -71,6 +71,7 @@ ANSWERS = {
             lambda Q, K, V: np.tril(Q @ K.T) / np.tril(Q @ K.T).sum(0) @ V,
             lambda Q, K, V: np.tril(Q @ K.T) @ V / (Q @ K.T).sum(1)[:, None],
             lambda Q, K, V: np.tril(Q @ K.T) @ V / np.tril(Q @ K.T).sum(),
+            lambda Q, K, V: Q @ K.T @ V / (Q @ K.T).sum(1)[:, None],
         ],
     },
     "19.4": {
