@@ -64,8 +64,9 @@ def compute(data: dict[str, Any], links: list[list[int]], node: int, layers: int
 
 
 def still(data: dict[str, Any]) -> Figure:
-    """Left the graph: the darker a circle, the more of the row of node 0 comes from it after three layers. Right how much of
-    what told the rows apart is left: with the edge between the groups it goes, without that edge a part of it stays.
+    """Left the graph, with a number beside each node: the darker its circle, the more of the row of node 0 comes from it after
+    three layers. Right how much of what told the rows apart is left: with the edge between the groups it goes, without that edge
+    a part of it stays.
     """
     fig, (left, right) = figure(1, 2, height=3.6)
     places, links = np.array(data["places"]), data["links"]
@@ -77,7 +78,10 @@ def still(data: dict[str, Any]) -> Figure:
     left.scatter(*places.T, s=1200, c=blues, edgecolors=rims, linewidths=[4.0] + 9 * [1.0], zorder=1)
     for (x, y), share in zip(places, shares, strict=True):
         left.annotate(f"{100 * share:.0f}" if share else "", (x, y), ha="center", va="center_baseline")
-    left.set(title="row 0 after 3 layers, in %", aspect="equal", xlim=(-5, 355), ylim=(212, 28))
+    for j, place in enumerate(places):
+        beside = [0, -32] if j in BRIDGE else 36 / 66 * (place - [86 if j < 5 else 264, 120])
+        left.annotate(str(j), place + beside, ha="center", va="center_baseline", weight="bold")
+    left.set(title="row 0 after 3 layers, in %", aspect="equal", xlim=(-22, 372), ylim=(232, 8))
     left.set_axis_off()
     apart = [link for link in links if tuple(link) != BRIDGE]
     for some, label, colour, style in ((apart, "groups apart", "#c8553d", "--"), (links, "as drawn", "#20639b", "-")):
