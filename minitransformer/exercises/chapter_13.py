@@ -134,9 +134,10 @@ def rounds_that_remember(answer):
     votes = np.random.default_rng(7).standard_normal((5, 3, 2))
     for T in (1, 2, 3, 4):
         wanted, _ = route(votes, iterations=T)
-        close(
-            answer(votes, T), wanted, f"With T = {T} it is not yet (13.8). Compare the last line with its last formula."
-        )
+        where = "The listing is right there, and only the last line of its loop is to change."
+        if T > 1:
+            where = "Compare the last line of the loop with the last formula."
+        close(answer(votes, T), wanted, f"With T = {T} it is not yet (13.8). {where}")
 
 
 @exercise("13.8")
