@@ -60,7 +60,7 @@ def draw(data: WhichPays) -> Figure:
     ax.set_yticks(range(len(rows)), [f"these {len(early)}", *(data.names[k] for k in late)])
     ax.legend(
         (pays, alone, never),
-        ("pays in training from here on", "forwards alone, from here on", "not in training, up to here"),
+        ("pays in training from here on", "forwards alone, from here on", "slower in training, up to here"),
         frameon=True, facecolor="white", edgecolor="none", framealpha=1,
     )  # fmt: skip
     ax.grid(axis="x", color="0.85")
