@@ -15,9 +15,9 @@ from minitransformer.typing import Array
 
 @frozen
 class Local(Pattern):
-    """Blocks of B neighbours that see each other and nobody else.
+    """Blocks of `block` neighbours that see each other and nobody else.
 
-    block    B; the last one of a text may be shorter
+    block    B, how many tokens a block has; the last one of a text may be shorter
     source   Borealis II, local attention; Aalto (4), whose "[j/N]" is a floor, N the size of the block there (E47)
     """
 
