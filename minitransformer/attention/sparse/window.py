@@ -18,7 +18,7 @@ from minitransformer.typing import Array
 
 @frozen
 class Window(Pattern):
-    """|i − j| ≤ radius · dilation, where dilation divides i − j; and the first `global_tokens` see, and are seen by, all.
+    """Neighbours: |i − j| ≤ radius · dilation, where dilation divides i − j. The first `global_tokens` see, and are seen by, all.
 
     dilation   1 for the sliding window, more for the dilated one; heads with several: EachHead((Window(8), Window(8, 2)))
     source     Borealis II, sliding window attention; Aalto 3.1.2. Its "w" is 2 radius where both sides are seen
