@@ -250,7 +250,7 @@ class ProductsPullback(AroundAttention):
         return Products(dqueries, unbroadcast(dkeys, self.shape)), dV
 
 
-class FormedPullback(AroundAttention):
+class LogitsPullback(AroundAttention):
     """Back through A V and softmax. A is (*batch, H, n, m), or (H, n, m) where all samples have the same."""
 
     softmax: SoftmaxPullback
@@ -291,10 +291,10 @@ def attend(logits: Logits, V: Array, *, causal: bool = False, mask: Array | None
     A, normalise = softmax(S, mask=mask)
     if A.ndim == V.ndim:
         Y, weighed = aggregate(A, V)
-        return Y, FormedPullback(normalise, weighed, logits.shape, None)
+        return Y, LogitsPullback(normalise, weighed, logits.shape, None)
     Y, weighed = aggregate(A, side_by_side(V))
     batch = V.shape[:-3]
-    return one_by_one(Y, batch, V.shape[-1]), FormedPullback(normalise, weighed, logits.shape, batch)
+    return one_by_one(Y, batch, V.shape[-1]), LogitsPullback(normalise, weighed, logits.shape, batch)
 
 
 # ---------------------------------------------------------------------------------------------- the core

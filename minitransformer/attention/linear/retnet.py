@@ -31,7 +31,7 @@ def retention_decays(heads: int) -> Array:
     return 1 - 2.0 ** (-5 - np.arange(heads))
 
 
-class ScaledPullback(Pullback):
+class ScaledQueriesPullback(Pullback):
     """Queries were scaled; the decays are not learned, so they get no gradient."""
 
     scale: float
@@ -72,11 +72,11 @@ class RetNet(Memory):
 
     def prepare(
         self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array
-    ) -> tuple[Entries, ScaledPullback]:
+    ) -> tuple[Entries, ScaledQueriesPullback]:
         """What the memory takes: q/√d, k, v, and ln γ_h for every position."""
         scale = Q.dtype.type(self.d**-0.5)
         log_decay = np.log(retention_decays(self.heads)).astype(Q.dtype)[:, None]
-        return Entries(scale * Q, K, V, None, np.broadcast_to(log_decay, K.shape[:-1])), ScaledPullback(scale)
+        return Entries(scale * Q, K, V, None, np.broadcast_to(log_decay, K.shape[:-1])), ScaledQueriesPullback(scale)
 
     @cached_property
     def _speed(self) -> Array:
