@@ -8,13 +8,14 @@ import asyncio
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from minitransformer import files, terminal
 from minitransformer.book import book
+from minitransformer.machine import cores
 
 ASKED = re.compile(r"""check_exercise\(\s*["'](\d+\.\d+)["']""")
 SAID = re.compile(r"^Exercise (\d+\.\d+)(?:,| is)? (right\.|not yet: .*|waits for your answer\.)$", re.MULTILINE)
@@ -22,22 +23,39 @@ LONGEST_CELL = 300  # seconds, after which it is interrupted
 LONGEST_STOP = 10  # ... and these, after which its kernel is ended: `except:` in a loop catches an interrupt
 
 
-def report(paths: Sequence[Path]) -> Iterator[str]:
-    """The lines on each notebook, as soon as it has run; of several notebooks, a table at the end.
+def report(paths: Sequence[Path], tell: Callable[[str], None]) -> None:
+    """Tell the lines on each notebook, in the order of the paths; of several notebooks, a table at the end.
 
+    As many run at a time as there are cores, and the lines come as soon as one and all before it have run.
     raises   BookError for a file that is no notebook, before any of them runs, or where no notebook can be run
     """
     book.jupyter()
     notebooks = [_read(path) for path in paths]
-    marks: dict[Path, dict[str, str]] = {}
-    for path, notebook in zip(paths, notebooks, strict=True):
-        marks[path] = asyncio.run(mark(notebook, path))
-        kinds = [_kind(said) for said in marks[path].values()]
-        counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
-        yield f"{path}: {counts or 'no exercise'}"
-        yield from (f"  {number:<6} {terminal.shown(said)}" for number, said in marks[path].items())
+    try:
+        asyncio.run(_side_by_side(paths, notebooks, tell))
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+
+
+async def _side_by_side(paths: Sequence[Path], notebooks: list[Any], tell: Callable[[str], None]) -> None:
+    free, marks = asyncio.Semaphore(cores()), {}
+
+    async def one(notebook: Any, path: Path) -> dict[str, str]:
+        async with free:
+            return await mark(notebook, path)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(*each)) for each in zip(notebooks, paths, strict=True)]
+        for path, task in zip(paths, tasks, strict=True):
+            marks[path] = await task
+            kinds = [_kind(said) for said in marks[path].values()]
+            counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+            tell(f"{path}: {counts or 'no exercise'}")
+            for number, said in marks[path].items():
+                tell(f"  {number:<6} {terminal.shown(said)}")
     if len(paths) > 1:
-        yield from ("", *_table(marks))
+        for line in ("", *_table(marks)):
+            tell(line)
 
 
 def _read(path: Path) -> Any:

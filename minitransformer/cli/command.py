@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,14 @@ def run_book(args: argparse.Namespace) -> int:
 
 
 def mark_exercises(args: argparse.Namespace) -> int:
-    """Run notebooks, each in a process of its own and in its folder, and print which of their exercises are right, which are
-    not yet, and which wait. Their code runs with all that you may do: do it where there is nothing to lose.
+    """Run notebooks, as many at a time as there are cores, each in a process of its own and in its folder, and print which of
+    their exercises are right, which are not yet, and which wait. Their code runs with all that you may do: do it where there is
+    nothing to lose.
     """
     from minitransformer.book import marking
 
     with terminal.ctrl_c_raises():
-        for line in marking.report(args.files):
-            print(line, flush=True)
+        marking.report(args.files, partial(print, flush=True))
     return 0
 
 
