@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import experiments
-from minitransformer.figures.style import SIGNED, figure, outer_labels
+from minitransformer.figures.style import SIGNED, figure, minuses, outer_labels
 from minitransformer.typing import Array
 
 COLOURS = mpl.colormaps[SIGNED].resampled(61)  # few enough for the palette of a PNG; the middle one is for zero
@@ -39,12 +39,15 @@ def data() -> FourTermsOfBert:
 
 
 def draw(data: FourTermsOfBert) -> Figure:
-    """The terms of one head, each row without its mean, which is white: only position–position has stripes along diagonals."""
+    """The terms of one head, each row without its mean, which is white, with a minus where they are clearly below it: only
+    position–position has stripes along diagonals.
+    """
     fig, axes = figure(2, 2, width=12, height=11, sharex=True, sharey=True)
     limit = np.abs(data.matrices).max()
     n = np.arange(len(data.tokens))
     for ax, name, T in zip(axes.flat, NAMES, data.matrices, strict=True):
         image = ax.imshow(T, vmin=-limit, vmax=limit, cmap=COLOURS)
+        minuses(ax, T, limit)
         ax.set_title(name)
         ax.set_xticks(n, data.tokens, rotation=90)
         ax.set_yticks(n, data.tokens)

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.figures import learned_mixing
-from minitransformer.figures.style import SIGNED, figure
+from minitransformer.figures.style import SIGNED, figure, minuses
 from minitransformer.related import spatial_gate
 from minitransformer.typing import Array
 
@@ -41,6 +41,7 @@ def draw(data: GatedMixing) -> Figure:
     panels = (("$Z_2$", data.Z_2, 2), ("$M$", data.M, 1), ("$G = M Z_2 + b$", data.G, 3), (r"$Z_1 \odot G$", data.S, 3))
     for ax, (title, Z, top) in zip(axes.flat, panels, strict=True):
         image = ax.imshow(Z, vmin=-top, vmax=top, cmap=SIGNED, aspect="auto")
+        minuses(ax, Z, top)
         columns = Z.shape[1]
         ax.set(title=title, xlabel="place $j$" if title == "$M$" else "unit")
         ax.set_xticks((0, columns - 1), (1, columns))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.style import SIGNED, WEIGHTS, figure, outer_labels
+from minitransformer.figures.style import SIGNED, WEIGHTS, figure, minuses, outer_labels
 from minitransformer.functional import gated, linear
 from minitransformer.typing import Array
 
@@ -36,6 +36,7 @@ def draw(data: GatedUnit) -> Figure:
     for ax, title, Z in zip(axes.flat, titles, data, strict=True):
         low, high, colours = (0, 1, WEIGHTS) if Z is data.gate else (-3, 3, SIGNED)
         image = ax.imshow(Z, vmin=low, vmax=high, cmap=colours, aspect="auto")
+        minuses(ax, Z, high)
         ax.set(title=title, xticks=(0, UNITS - 1), xticklabels=(1, UNITS))
         ax.set(yticks=(0, TOKENS - 1), yticklabels=(1, TOKENS))
         fig.colorbar(image, ax=ax, ticks=(low, (low + high) / 2, high), aspect=14)

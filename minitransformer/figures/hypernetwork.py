@@ -9,7 +9,7 @@ from matplotlib.patheffects import withStroke
 
 from minitransformer.attention import dot_product_attention
 from minitransformer.backend import backend
-from minitransformer.figures.style import SIGNED, figure, merged
+from minitransformer.figures.style import SIGNED, figure, merged, minuses
 from minitransformer.related import attention_weights
 from minitransformer.typing import Array
 
@@ -44,7 +44,7 @@ def data(seed: int = 4) -> Hypernetwork:
 def draw(data: Hypernetwork) -> Figure:
     """Above the network, a line for each weight that is not zero; below the weights of its two layers as matrices.
 
-    A line has the colour of its weight.
+    A line has the colour of its weight, and is dashed where that is negative.
     """
     fig, axes = figure(2, 2, width=10, height=10.2, height_ratios=[1.1, 1])
     net = merged(fig, axes[0])
@@ -56,7 +56,8 @@ def draw(data: Hypernetwork) -> Figure:
         for out, into in zip(*np.nonzero(M), strict=True):
             colour = COLOURS(0.5 + 0.5 * M[out, into] / most)
             ends = [place[into], place[out]], [layer, layer + 1]
-            net.plot(*ends, color=colour, linestyle="-", linewidth=2, zorder=1, path_effects=EDGED)
+            line = "-" if M[out, into] > 0 else (0, (2, 1))
+            net.plot(*ends, color=colour, linestyle=line, linewidth=2, zorder=1, path_effects=EDGED)
     for layer, name in enumerate(("vec(X)", "vec(V)", "vec(Y)")):
         net.scatter(place, np.full(n, layer), s=90, color="0.25", zorder=2)
         net.text(-1.2, layer, name, ha="right", va="center")
@@ -67,6 +68,7 @@ def draw(data: Hypernetwork) -> Figure:
     titles = r"b) $I\otimes W_v^\top$, X to V", r"c) $A\otimes I$, V to Y"
     for ax, (M, most), title in zip(axes[1], layers, titles, strict=True):
         image = ax.imshow(np.ma.masked_equal(M, 0), cmap=COLOURS, vmin=-most, vmax=most)
+        minuses(ax, M, most)
         for edge in np.arange(TOKENS + 1) * WIDTH - 0.5:
             ax.axhline(edge, color="0.6", linewidth=1, linestyle="-")
             ax.axvline(edge, color="0.6", linewidth=1, linestyle="-")

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import elu_features, kernel_attention_step, kernel_state
 from minitransformer.experiments.reading_and_writing import size_of
-from minitransformer.figures.style import SIGNED, figure, merged
+from minitransformer.figures.style import SIGNED, figure, merged, minuses
 from minitransformer.models import LanguageModel
 from minitransformer.typing import Array
 
@@ -60,6 +60,7 @@ def draw(data: StateFilling) -> Figure:
     for ax, t in zip(axes[:2].flat, SHOWN, strict=True):
         shown = np.concatenate([data.S[t - 1], np.full((data.S.shape[1], 1), np.nan), data.z[t - 1][:, None]], 1)
         image = ax.imshow(shown, cmap=SIGNED, vmin=-largest, vmax=largest)
+        minuses(ax, shown, largest)
         ax.set(title=f"after {t}", xticks=[(data.S.shape[2] - 1) / 2, data.S.shape[2] + 1], yticks=[])
         ax.set_xticklabels(["S", "z"])
         ax.tick_params(length=0)

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import files
@@ -18,7 +19,7 @@ SHARPNESS = 2  # pixels of the picture for one of the page, as many screens have
 COLOURS = 256  # in a picture's palette, which makes it less than half as heavy
 
 WEIGHTS = "Blues"  # of attention and of gates: white is none, and the darker, the larger
-SIGNED = "RdBu"  # numbers around zero: white is zero, blue positive, red negative
+SIGNED = "RdBu"  # numbers around zero: white is zero, blue positive, red negative (in grey see `minuses`)
 
 STYLE = {
     "figure.facecolor": "white",  # opaque, for dark pages
@@ -34,7 +35,7 @@ STYLE = {
     "axes.spines.right": False,
     "axes.prop_cycle": mpl.cycler(
         color=["#20639b", "#c8553d", "#3b8554", "#8a5a9e", "#b8860b", "#555555"],
-        linestyle=["-", "--", "-.", ":", "-", "--"],
+        linestyle=["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (7, 2))],
     ),
     "lines.linewidth": 2.6,
     "legend.frameon": False,
@@ -73,6 +74,13 @@ def outer_labels(axes: Any, x: str, y: str) -> None:
         ax.set_ylabel(y)
     for ax in axes[-1]:
         ax.set_xlabel(x)
+
+
+def minuses(ax: Any, Z: Any, top: float) -> None:
+    """A minus in each cell of a picture of Z that is clearly negative, below −top / 6: in grey, red and blue are the same."""
+    i, j = np.nonzero(Z < -top / 6)
+    colours = np.where(Z[i, j] < -0.6 * top, "white", "0.25")
+    ax.scatter(j, i, marker="_", s=90, linewidths=2, c=colours)
 
 
 def plain_ticks(ax: Any, *, x: Any = None, y: Any = None) -> None:

@@ -1,4 +1,4 @@
-// Two states as squares of colour, filling up pair by pair, and below them the error of reading each key.
+// Two states as squares of colour, with a minus in what is negative, filling up pair by pair, and below them the error of reading each key.
 {
   compute({ K, V }, written, beta) {
     const d = K[0].length, zeros = () => K[0].map(() => Array(d).fill(0)), sums = zeros(), delta = zeros()
@@ -25,8 +25,9 @@
         svg("text", { x: x + 18, y: 20, style: "font-weight:600" }, side ? "values are corrected" : "values are added"))
       return [...Array(d * d).keys()].map(k => {
         const cell = svg("rect", { x: x + k % d * size, y: top + Math.floor(k / d) * size, width: size - 1, height: size - 1, rx: 2 })
-        art.append(cell)
-        return cell
+        const minus = svg("path", { d: `M${x + k % d * size + 8} ${top + (Math.floor(k / d) + 0.5) * size - 0.5}h9`, stroke: "currentColor", "stroke-width": 2 })
+        art.append(cell, minus)
+        return [cell, minus]
       })
     })
     const low = 350, high = 120, gap = (W - 60) / n
@@ -44,9 +45,10 @@
       const found = compute(written.value, beta.value)
       squares.forEach((cells, side) => {
         const S = (side ? found.delta : found.sums).flat()
-        cells.forEach((cell, k) => {
+        cells.forEach(([cell, minus], k) => {
           cell.setAttribute("fill", colour(S[k]))
           cell.setAttribute("stroke", "var(--line)")
+          minus.setAttribute("visibility", S[k] < -0.1 ? "visible" : "hidden")
         })
       })
       const both = [found.sums_wrong, found.delta_wrong], tallest = Math.max(3, ...both.flat())

@@ -67,8 +67,8 @@
       const r = reach(), found = compute(gate, L, R, r), pixels = paint.createImageData(64, 64), F = []
       for (let k = 0; k < 64; k++) F.push(f(gate, r * ((k + 0.5) / 32 - 1))[0])
       const most = Math.max(...F.map(Math.abs)) * r
-      for (let k = 0; k < 4096; k++) { // blue above zero, red below, in steps
-        const y = F[k % 64] * (1 - ((k >> 6) + 0.5) / 32) * r / most, t = Math.round(7 * Math.abs(y)) / 7
+      for (let k = 0; k < 4096; k++) { // blue above zero, red and striped below, in steps
+        const y = F[k % 64] * (1 - ((k >> 6) + 0.5) / 32) * r / most, t = Math.round(7 * Math.abs(y)) / 7 * (y < 0 && (k >> 6) % 4 === 0 ? 0.4 : 1)
         pixels.data.set([...(y > 0 ? [32, 99, 155] : [200, 85, 61]).map(c => 255 - t * (255 - c)), 255], 4 * k)
       }
       paint.putImageData(pixels, 0, 0)

@@ -5,10 +5,11 @@ from typing import Any, get_args
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import SIGNED, figure
 from minitransformer.functional import Gate, gated
 
 GRID = 32  # points to a side of the square
+LINES: dict[str, Any] = {"colors": "0.3", "linewidths": 1}  # dashed below zero
 
 
 def data() -> dict[str, Any]:
@@ -41,13 +42,16 @@ def compute(data: dict[str, Any], gate: Gate, L: float, R: float, reach: float) 
 
 
 def still(data: dict[str, Any]) -> Figure:
-    """For small numbers: left a sigmoid, whose unit is nearly half of R, right f(L) = L, whose unit is a product."""
+    """For small numbers: left a sigmoid, whose unit is nearly half of R, right f(L) = L, whose unit is a product; lines of equal
+    height are dashed below zero.
+    """
     fig, axes = figure(1, 2, width=9, height=4.6, sharey=True)
     side = square(0.5)
     names: dict[Gate, str] = {"sigmoid": "σ(L) R", "none": "L R"}
     for ax, (gate, name) in zip(axes, names.items(), strict=True):
         said, _ = gated(side[..., 0].copy(), side[..., 1].copy(), gate)
-        ax.contourf(side[0, :, 0], side[:, 0, 1], said, levels=13, cmap="RdBu", vmin=-0.3, vmax=0.3)
+        steps = ax.contourf(side[0, :, 0], side[:, 0, 1], said, levels=13, cmap=SIGNED, vmin=-0.3, vmax=0.3)
+        ax.contour(side[0, :, 0], side[:, 0, 1], said, levels=steps.levels[np.abs(steps.levels) > 1e-9], **LINES)
         linear = compute(data, gate, 0.5, 0.5, 0.5)["linear"]
         ax.set(title=f"{name}: {linear:.0%} linear", xlabel="L", aspect="equal")
         ax.set(xticks=[-0.4, 0, 0.4], yticks=[-0.4, 0, 0.4])

@@ -46,8 +46,8 @@
         svg("path", { d: edges.own, stroke: "var(--a)", "stroke-width": 1.1, opacity: 0.7 }),
         ...depends.flatMap((first, layer) => [...Array(n).keys()].map(j => {
           const counts = first <= j && j <= token, own = learns[layer] <= j && j <= token
-          return svg("circle", { cx: X(j), cy: Y(layer), r: counts ? 4.8 : 2, "stroke-width": 1.5,
-            fill: own ? "var(--a)" : counts ? "var(--b)" : "currentColor", opacity: counts ? undefined : 0.3 })
+          return svg("circle", { cx: X(j), cy: Y(layer), r: own ? 4.8 : counts ? 4 : 2, "stroke-width": 1.5,
+            fill: own ? "var(--a)" : counts ? "none" : "currentColor", stroke: counts && !own ? "var(--b)" : "none", opacity: counts ? undefined : 0.3 })
         })),
         svg("circle", { cx: X(token), cy: Y(L), r: 7.5, fill: "none", stroke: "var(--a)", "stroke-width": 2 }),
         ...[...Array(L + 1).keys()].map(layer => svg("text", { x: 2, y: Y(layer) + 5 }, layer)),
@@ -56,7 +56,7 @@
         svg("text", { x: W / 2, y: L * high + 66, "text-anchor": "middle" }, "token"))
       const own = token - start + 1, many = (k, what) => `${k} ${what}${k === 1 ? "" : "s"}`
       say(`With segments of ${size}, a memory of ${many(M, "row")} and ${many(L, "layer")}, token ${token} hears of ${many(before, "token")} before its ` +
-        `segment${before ? ", red: constants, to which no gradient goes" : ""}. ` + (before < formula ? `In a longer text it would hear of ${formula}. ` : "") +
+        `segment${before ? ", red rings: constants, to which no gradient goes" : ""}. ` + (before < formula ? `In a longer text it would hear of ${formula}. ` : "") +
         `Its gradient goes to ${own === 1 ? "itself alone" : `${own} tokens of its own segment, itself among them`}, blue.`,
         { segment: size, memory: M, layers: L, token, before, formula, own })
     }

@@ -111,6 +111,18 @@ def test_every_figure_of_the_book_shows_without_trust(root):
     assert shown == len(list((root / "figures").glob("fig_*")))
 
 
+def test_lines_differ_in_grey():
+    strokes = style.STYLE["axes.prop_cycle"].by_key()["linestyle"]
+    assert len(set(strokes)) == len(strokes)
+
+
+def test_a_minus_stands_in_what_is_clearly_negative():
+    Z = np.array([[-3, -0.4, 0], [0.4, -1, 3]])
+    _, axes = figure()
+    style.minuses(axes, Z, 3)
+    assert axes.collections[0].get_offsets().tolist() == [[0, 0], [1, 1]]
+
+
 def test_a_colour_means_one_thing_in_all_figures(root):
     """Weights are WEIGHTS and numbers with a sign are SIGNED: no other figure names a map that could be taken for one."""
     others = {"viridis", "cividis", "Greys", "gray_r", "Blues", "Blues_r", "Oranges"}
