@@ -10,6 +10,17 @@ if (results) new MutationObserver(() => results.querySelectorAll("a[href*='gloss
   if (link.textContent === "Glossary") link.textContent += " > " + link.hash.slice(6).replaceAll("-", " ")
 })).observe(results, { childList: true, subtree: true })
 
+// The number of an equation or exercise, such as (2.1), is no word of a text: it leads to its chapter.
+const number = /^\s*\(?(\d{1,2})\.(\d{1,2})\)?\s*$/.exec(new URLSearchParams(location.search).get("q") ?? "")
+const chapter = results && number && document.querySelector(`.bd-sidebar a[href^='${number[1].padStart(2, "0")}_']`)
+if (chapter) {
+  const link = (name, place) => Object.assign(document.createElement("a"), { href: `${chapter.getAttribute("href")}#${place}`, textContent: name })
+  const [, k, i] = number.map(Number), line = document.createElement("p")
+  line.append("Look at ", link(`equation (${k}.${i})`, `equation-${k}-${i}`), " or ", link(`exercise ${k}.${i}`, `ex-${number[1].padStart(2, "0")}-${i}-task`),
+    `, in “${chapter.textContent.trim()}”.`)
+  results.before(line)
+}
+
 // What scrolls sideways can be reached by keyboard, and says what it is.
 const name = element => element.matches("table, table *, .pst-scrollable-table-container") ? "table" : element.matches("mjx-container") ? "equation" : element.matches("figure") ? "figure" : "code"
 const width = element => element?.getBoundingClientRect().width
