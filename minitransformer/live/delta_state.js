@@ -19,9 +19,10 @@
     const beta = slider("β", [0, 2, 0.1, 1], b => b.toFixed(1), draw)
     button("write one more", () => { written.value = written.value % n + 1; draw() })
     const art = svg("svg", { viewBox: `0 0 ${W} 380`, role: "img", "aria-label": "two states, and the errors of reading them" })
+    const look = side => side ? { fill: "none", stroke: "var(--b)", "stroke-width": 2 } : { fill: "var(--a)" }
     const squares = ["sums", "delta"].map((name, side) => {
       const x = 20 + 270 * side
-      art.append(svg("rect", { x, y: 9, width: 11, height: 11, rx: 1, fill: `var(--${side ? "b" : "a"})` }),
+      art.append(svg("rect", { x, y: 9, width: 11, height: 11, rx: 1, ...look(side) }),
         svg("text", { x: x + 18, y: 20, style: "font-weight:600" }, side ? "values are corrected" : "values are added"))
       return [...Array(d * d).keys()].map(k => {
         const cell = svg("rect", { x: x + k % d * size, y: top + Math.floor(k / d) * size, width: size - 1, height: size - 1, rx: 2 })
@@ -31,8 +32,8 @@
       })
     })
     const low = 350, high = 120, gap = (W - 60) / n
-    const bars = [...Array(n).keys()].map(j => ["a", "b"].map((hue, side) => {
-      const bar = svg("rect", { x: 50 + gap * (j + 0.14 + 0.36 * side), width: 0.34 * gap, fill: `var(--${hue})`, rx: 1 })
+    const bars = [...Array(n).keys()].map(j => [0, 1].map(side => {
+      const bar = svg("rect", { x: 50 + gap * (j + 0.14 + 0.36 * side), width: 0.34 * gap, rx: 1, ...look(side) })
       art.append(bar)
       return bar
     }))

@@ -11,10 +11,10 @@
     return { A: rows, ...best, rest }
   },
   build({ data, svg, slider, typed, say, stage }, compute) {
-    const { tokens, shape: [B, H, n] } = data, w = 32, h = 19, left = 60, top = 78, W = left + n * w + 4
+    const { tokens, shape: [B, H, n] } = data, w = 24, h = 19, left = 60, top = 78, W = left + n * w + 12
     let token = tokens.indexOf("it"), held = token
     const block = slider("block", [1, B, 1, 3], b => b, draw)
-    const art = svg("svg", { viewBox: `0 0 ${W} ${top + H * h + 6}`, tabindex: 0, role: "application",
+    const art = svg("svg", { viewBox: `0 0 ${W} ${top + H * h + 6}`, tabindex: 0, role: "application", style: "max-width:34rem",
       "aria-label": "tokens above, heads below: the left and right arrow keys choose a token, the up and down keys a block" })
     const names = tokens.map((word, j) => svg("text", { transform: `translate(${left + (j + 0.7) * w} ${top - 8}) rotate(-50)`,
       style: "cursor:pointer" }, word))
