@@ -61,8 +61,8 @@ def data(n: int = 64, d: int = 16, draws: int = 30, seed: int = 0) -> FeatureErr
 
 
 def draw(data: FeatureError) -> Figure:
-    """A panel for each size; in grey the average of all values, which needs no query. Some marks are above the right one."""
-    fig, axes = figure(1, 2, width=13, height=6.5)
+    """A panel for each size; in grey the average of all values, which needs no query. Some marks are beyond the lower one."""
+    fig, axes = figure(2, 1, height=10)
     ranges = ((0.005, 1), (0.01, 0.1, 1)), ((0.5, 5), (0.5, 1, 2, 5))
     for ax, (size, kinds), (limits, ticks) in zip(axes, data.errors.items(), ranges, strict=True):
         for name, marker in zip(kinds, "os^D", strict=True):
@@ -71,5 +71,5 @@ def draw(data: FeatureError) -> Figure:
         ax.set(xscale="log", yscale="log", ylim=limits, xlabel="directions $R$", ylabel="relative error of Y")
         plain_ticks(ax, x=data.directions[::2], y=ticks)
         ax.set_title(f"entries of deviation {size:g}")
-    axes[0].legend(loc="upper right")
+    axes[0].legend(loc="upper right", labelspacing=0.3, borderaxespad=0)
     return fig

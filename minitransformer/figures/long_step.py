@@ -35,19 +35,19 @@ def data() -> LongStep:
 
 
 def draw(data: LongStep) -> Figure:
-    """Left: seconds. Right: bytes."""
-    fig, (time, memory) = figure(1, 2, width=13, height=6)
+    """Above: seconds. Below: bytes."""
+    fig, (time, memory) = figure(2, 1, height=9, sharex=True)
     for (label, n), marker in zip(data.n.items(), "^os", strict=True):
         time.plot(n, data.seconds[label], marker=marker, markersize=8, label=label)
         hollow = label == "dense, in tiles"  # so that it is seen where another line lies upon it
         seen = {"markersize": 15, "fillstyle": "none"} if hollow else {"markersize": 8}
         memory.plot(n, data.bytes[label] / 2**30, marker=marker, **seen)
     time.set(ylabel="seconds for a step")
-    memory.set(ylabel="GiB held at once")
+    memory.set(xlabel="bytes of the text, $n$", ylabel="GiB held at once")
     for axes in (time, memory):
-        axes.set(xscale="log", yscale="log", xlabel="bytes of the text, $n$")
+        axes.set(xscale="log", yscale="log")
         axes.set_xticks(ticks := [2**k for k in (10, 12, 14, 16)], [f"{n // 1024}k" for n in ticks])
         axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
-    fig.legend(loc="outside lower center", ncols=3)
+    fig.legend(loc="outside lower center", ncols=2)
     return fig

@@ -39,15 +39,15 @@ def data() -> ReadingAndWriting:
 
 
 def draw(data: ReadingAndWriting) -> Figure:
-    """Left: the whole text. Right: one more token."""
-    fig, (read, write) = figure(1, 2, width=13, height=6)
+    """Above: the whole text. Below: one more token."""
+    fig, (read, write) = figure(2, 1, height=9, sharex=True)
     for name, look in zip(ATTENTIONS, ("ko-", "C0^--", "C2s-."), strict=True):
         read.plot(data.lengths, data.reading[name], look, markersize=8, label=name)
         write.plot(data.lengths, 1000 * data.writing[name], look, markersize=8)
     read.set(ylabel="seconds to read the text")
-    write.set(ylabel="ms for one more token")
+    write.set(xlabel="tokens read, n", ylabel="ms for one more token")
     for axes in (read, write):
-        axes.set(xscale="log", yscale="log", xlabel="tokens read, n")
+        axes.set(xscale="log", yscale="log")
         axes.set_xticks(data.lengths, ["64", "256", "1k", "4k", "16k", "64k"])
         axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()

@@ -29,22 +29,20 @@ def data() -> SpanPenalty:
 
 
 def draw(data: SpanPenalty) -> Figure:
-    """Left: every head's span; the line is their mean. Right: bits, one mark for each seed; the band is dense attention."""
-    fig, (left, right) = figure(1, 2, width=13, height=5)
+    """Above: every head's span; the line is their mean. Below: bits, one mark for each seed; the band is dense attention."""
+    fig, (above, below) = figure(2, 1, height=8, sharex=True)
     places = np.arange(len(data.penalties))
     layers = data.spans.shape[2]
     for layer in range(layers):
         z, beside = data.spans[:, :, layer].reshape(len(places), -1), places + 0.14 * (layer - (layers - 1) / 2)
-        left.plot(beside, z, "osD"[layer], color=f"C{layer}", markersize=6, alpha=0.6)
-        left.plot([], [], "osD"[layer], color=f"C{layer}", label=f"layer {layer + 1}")
-    left.plot(places, data.spans.mean((1, 2, 3)), color="0.2", label="mean")
-    right.axhspan(data.dense.min(), data.dense.max(), color="0.85", label="dense")
-    right.plot(places, data.bits, "o", color="C0", markersize=8)
-    left.set(ylabel="span z, bytes")
-    right.set(ylabel="bits per byte")
-    for axes in (left, right):
-        axes.set(xlabel="penalty λ")
-        axes.set_xticks(places, ["0", *(f"$10^{{{np.log10(p):.0f}}}$" for p in data.penalties[1:])])
-    left.legend()
-    right.legend()
+        above.plot(beside, z, "osD"[layer], color=f"C{layer}", markersize=6, alpha=0.6)
+        above.plot([], [], "osD"[layer], color=f"C{layer}", label=f"layer {layer + 1}")
+    above.plot(places, data.spans.mean((1, 2, 3)), color="0.2", label="mean")
+    below.axhspan(data.dense.min(), data.dense.max(), color="0.85", label="dense")
+    below.plot(places, data.bits, "o", color="C0", markersize=8)
+    above.set(ylabel="span z, bytes")
+    below.set(xlabel="penalty λ", ylabel="bits per byte")
+    below.set_xticks(places, ["0", *(f"$10^{{{np.log10(p):.0f}}}$" for p in data.penalties[1:])])
+    above.legend()
+    below.legend()
     return fig

@@ -60,20 +60,20 @@ def data(n: int = 64, d: int = 16, seed: int = 0) -> TruncatedExp:
 
 
 def draw(data: TruncatedExp) -> Figure:
-    """Left the functions; right the errors, on a logarithmic axis, by the degree."""
-    fig, (left, right) = figure(1, 2, width=13, height=5.5)
-    left.plot(data.t, data.exp, color="0.75", linewidth=7, linestyle="-", label="exp")
+    """Above the functions; below the errors, on a logarithmic axis, by the degree."""
+    fig, (above, below) = figure(2, 1, height=9)
+    above.plot(data.t, data.exp, color="0.75", linewidth=7, linestyle="-", label="exp")
     for degree, curve in data.polynomials.items():
-        left.plot(data.t, curve, label=f"degree {degree}")
-    left.axhline(0, color="black", linewidth=1, linestyle="-")
-    left.set(xlabel="$t$", ylabel="weight", ylim=(-6, 10), title="exp and three polynomials")
-    left.legend(loc="lower right")
+        above.plot(data.t, curve, label=f"degree {degree}")
+    above.axhline(0, color="black", linewidth=1, linestyle="-")
+    above.set(xlabel="$t$", ylabel="weight", ylim=(-6, 10), title="exp and three polynomials")
+    above.legend(loc="lower right")
     for (size, errors), marker in zip(data.errors.items(), "o^s", strict=True):
-        right.plot(data.degrees, errors, marker=marker)
+        below.plot(data.degrees, errors, marker=marker)
         last = np.isfinite(errors).sum() - 1
-        right.text(data.degrees[last] + 0.7, errors[last], f"{size**2:g}", va="center")
-    right.set(yscale="log", ylim=(1e-10, 3), xlabel="degree", ylabel="relative error of Y", xticks=data.degrees[1::2])
-    right.set(xlim=(1, 23), title="scores of deviation 0.25, 1 and 2.25")
-    right.set_yticks([1, 1e-3, 1e-6, 1e-9])
-    right.minorticks_off()
+        below.text(data.degrees[last] + 0.7, errors[last], f"{size**2:g}", va="center")
+    below.set(yscale="log", ylim=(1e-10, 3), xlabel="degree", ylabel="relative error of Y", xticks=data.degrees[1::2])
+    below.set(xlim=(1, 23), title="scores of deviation 0.25, 1 and 2.25")
+    below.set_yticks([1, 1e-3, 1e-6, 1e-9])
+    below.minorticks_off()
     return fig
