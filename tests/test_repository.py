@@ -114,6 +114,7 @@ def test_notebooks_were_run_from_top_to_bottom_and_live_cells_kept_nothing(chapt
         for place, cell in enumerate(code_cells(notebook), start=1):
             assert cell["execution_count"] == (None if is_live(cell) else place), name
             assert not (is_live(cell) and cell["outputs"]), name
+            assert {output.get("execution_count", place) for output in cell["outputs"]} <= {place}, name
 
 
 def test_live_cells_assert_what_they_claim(chapters):

@@ -338,6 +338,9 @@ def write(root: Path, names: list[str]) -> None:
             for before, after in zip(old.cells, run.notebook.cells, strict=True):
                 if after.cell_type == "code" and not outputs_differ(before.outputs, after.outputs):
                     after.outputs = before.outputs
+                    for output in after.outputs:
+                        if "execution_count" in output:  # a cell has been put in before it
+                            output["execution_count"] = after.execution_count
             for figure in run.figures:
                 made.add(figure)
                 new = _figures(copy, path.name) / figure
