@@ -87,7 +87,7 @@ def train(args: argparse.Namespace) -> int:
     from minitransformer.training.recipes import choices
 
     _file_after_attention(args)
-    if args.out.name in ("", ".."):
+    if args.out.name in ("", "..") or args.out.is_dir():
         raise ValueError(f"--out {str(args.out)!r} is a folder: a checkpoint needs the name of a file")
     loops_in("attention"), lazy_import("safetensors.numpy", "a checkpoint")  # imported now, while Ctrl-C simply ends
     try:

@@ -222,8 +222,9 @@ def test_an_option_that_there_was_once_says_what_to_write_now(capsys, option):
 
 def test_a_folder_is_no_checkpoint(folder, capsys):
     (folder / "there").mkdir()
-    assert "there is there already" in refused(capsys, "train", "mine.txt", *SMALL, "--out", "there")
-    assert "there: can't be read: Is a directory" in refused(capsys, "train", "mine.txt", "--resume", "--out", "there")
+    for more in ((), ("--resume",)):
+        said = refused(capsys, "train", "mine.txt", *SMALL, "--out", "there", *more)
+        assert "--out 'there' is a folder: a checkpoint needs the name of a file" in said
     assert "mine.txt/run" in refused(capsys, "train", "there", "--out", "mine.txt/run")
     assert "there: Is a directory" in refused(capsys, "train", "there")
 
