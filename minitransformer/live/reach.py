@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from minitransformer.figures.segments import data as segments
 from minitransformer.figures.style import figure
 from minitransformer.models.transformer_xl import reach
+from minitransformer.ranges import so_many
 
 N, LAYERS = 32, 3
 
@@ -48,8 +49,7 @@ def still(data: dict[str, Any]) -> Figure:
             ax.plot(range(learns, N), [layer] * (N - learns), "o", color="#20639b", ms=10)
         for edge in range(8, N, 8):
             ax.axvline(edge - 0.5, color="0.5", linestyle="--", linewidth=1.5, zorder=0)
-        rows = "1 row" if memory == 1 else f"{memory} rows"
-        ax.set(title=f"memory of {rows}: {found['before']} tokens before the segment", ylim=(-0.5, LAYERS + 0.5))
-        ax.set(ylabel="layer", yticks=range(LAYERS + 1), xlim=(-0.8, N - 0.2))
+        ax.set(title=f"memory of {so_many(memory, 'row')}: {found['before']} tokens before the segment")
+        ax.set(ylabel="layer", yticks=range(LAYERS + 1), xlim=(-0.8, N - 0.2), ylim=(-0.5, LAYERS + 0.5))
     axes[1].set_xlabel("token")
     return fig
