@@ -29,7 +29,7 @@ def seven_numbers(answer):
         answer,
         right,
         "S sums each feature of a key times the key's value, and z the features alone.",
-        ([*S, *z, F[0] @ S], "The last number is to be divided by what the query reads of z."),
+        ([*S, *z, F[0] @ S], "The last number is to be divided by what the query reads from z."),
         ([6, -2, 6, 2, 0, 2, 7 / 3], "The third feature of 1 is 1/√2."),
         ([*z, *S, right[-1]], "S comes first, and then z."),
         tolerance=0.002,
@@ -79,9 +79,9 @@ def which_of_them_will_do(answer):
         "".join(sorted(filter(str.isalpha, answer.lower().replace("and", "")))) if isinstance(answer, str) else answer
     )
     if isinstance(found, str) and "b" in found:
-        raise NotYet("(b): ‖φ(x) − φ(−x)‖² can be had from the products alone. What is it for x = 1?")
+        raise NotYet("(b): ‖φ(x) − φ(−x)‖² follows from the products alone. What is it for x = 1?")
     if isinstance(found, str) and "c" in found:
-        raise NotYet("(c): a product of features it is. Is it never negative?")
+        raise NotYet("(c) is a product of features. Is it never negative?")
     choice(found, "ad", "Expand each in powers of t. Which coefficients are negative, and where is the function?")
 
 
@@ -207,7 +207,7 @@ def a_width_that_learns(answer):
     likely(
         found[0],
         (dQ_half, "dQ: the weights are in the denominator, too. What does (10.1) add to ⟨dN_i, v_j⟩?"),
-        (-dQ, "dQ: the sign is turned round. A larger distance makes a smaller weight."),
+        (-dQ, "dQ: the sign is wrong. A larger distance makes a smaller weight."),
     )
     likely(
         found[3],

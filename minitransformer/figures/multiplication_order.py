@@ -58,7 +58,7 @@ def _matrix(ax: Axes, x: float, shape: tuple[int, int], colour: str, name: str) 
 
 
 def draw(data: MultiplicationOrder) -> Figure:
-    """Matrices in proportion, with their sizes: dashed what is multiplied first, then what comes of it, and N at the right."""
+    """Matrices in proportion, with their sizes: dashed, what is multiplied first; then the result; N at the right."""
     fig, axes = figure(2, 1, width=11.75, height=8)
     titles = "the matrix of pairs first", "the sums over keys first"
     formulas = (r"$n^2 r + n^2 d_v$", r"$n r d_v + n r d_v$")

@@ -106,7 +106,7 @@
         }),
         svg("circle", { cx: U(R), cy: V(off), r: 6, fill: "var(--b)" }))
       say(`With ${R} ${kind} directions, for entries of deviation ${s}, Y is off by ${off.toPrecision(2)} times its length in this draw; the ` +
-        `average of all values, said to everybody, by ${average.toPrecision(2)} times. ${negative ? `${Math.max(0.01, negative).toFixed(2)} of the weights are negative.` : "No weight is negative."}`,
+        `average of all values, given to every query, by ${average.toPrecision(2)} times. ${negative ? `${Math.max(0.01, negative).toFixed(2)} of the weights are negative.` : "No weight is negative."}`,
         { kind, directions: R, size: s, off, average, negative })
     }
     draw()
