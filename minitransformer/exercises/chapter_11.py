@@ -39,7 +39,7 @@ def two_keys_that_share_something(answer):
         ([[1, 0], right[1], right[2]], "In a sum, k₂ reads half of what stands under k₁."),
         (
             [right[0], [1 / 2, 0], right[2]],
-            "Under k₂ is written −1/2. Of that k₁ reads a half, for the keys have the product 1/2.",
+            "−1/2 is written under k₂. k₁ reads half of that, for the keys have the product 1/2.",
         ),
         tolerance=0.01,
     )
@@ -64,14 +64,14 @@ def keys_of_another_length(answer):
             ([1 / c, 2 / c], "The length comes in twice: when the key writes and when it reads."),
             (
                 [1 / c**2, 1 / c**2],
-                "Between both there are rates that go too far, and still come nearer with every step.",
+                "Between the two there are rates that go too far, but still come nearer with every step.",
             ),
         )
         exact, last = found
         if not error(exact) < 1e-6:
             raise NotYet("What does the key read after a write? Put (11.2) into kᵀ S_t, with kᵀk = c².")
         if not (error(0.999 * last) < 1 < error(1.001 * last)):
-            raise NotYet("The first is right. By what is the error multiplied with each write, and when is that −1?")
+            raise NotYet("The first is right. By what is the error multiplied at each write, and when is that −1?")
 
 
 @exercise("11.3")
@@ -106,7 +106,7 @@ def counting_modulo_m(answer):
             back.append(np.allclose(held, np.eye(2), atol=1e-5))
         if True in back[:-1]:
             raise NotYet(
-                f"For m = {m} the memory is back after {back.index(True) + 1} already. Two mirrors turn by which angle?"
+                f"For m = {m} the memory is back after {back.index(True) + 1} already. By which angle do two mirrors turn?"
             )
         if not back[-1]:
             degrees = angle > 7
@@ -132,7 +132,7 @@ def a_mask_with_closed_gates(answer):
     with np.errstate(divide="ignore", invalid="ignore"):
         found = real(answer(np.log(alpha)))
     if np.isnan(found).any():
-        raise NotYet("There are NaNs: −∞ − (−∞) is no number. What is it that one has to sum for the pair (i, j)?")
+        raise NotYet("There are NaNs: −∞ − (−∞) is no number. Which logarithms have to be summed for the pair (i, j)?")
     if np.isinf(found).any():
         raise NotYet("There are infinities. An entry of L is a product of gates, from 0 to 1, and not its logarithm.")
     expect(
@@ -268,7 +268,7 @@ def a_decay_that_learns(answer):
         ((0.8**behind * S) @ V, "Y: a query sees what is ahead of it, with a weight that grows."),
         ((0.8 ** abs(behind) * S) @ V, "Y: a query sees what is ahead of it."),
         ((L * S / 2) @ V, "Y: there is no 1/√d here."),
-        ((0.8 * L * S) @ V, "Y: the own value has not faded yet."),
+        ((0.8 * L * S) @ V, "Y: a token's own value has not faded yet."),
     )
     found = several(pullback(dY), "dQ", "dK", "dV", "dγ")
     each = L * S * (dY @ V.swapaxes(-1, -2)) / 0.8
@@ -281,7 +281,7 @@ def a_decay_that_learns(answer):
     P = dY @ V.swapaxes(-1, -2)
     likely(
         found[0],
-        (P @ K, "dQ: the mask stands between, also on the way back."),
+        (P @ K, "dQ: the mask belongs in the backward pass, too."),
         (L * P @ K / 2, "dQ: there is no 1/√d here."),
     )
     likely(found[1], ((L * P) @ Q, "dK: a key hears from the queries behind it, so it is the transpose."))

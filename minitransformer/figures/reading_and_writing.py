@@ -1,4 +1,4 @@
-"""Seconds to read a text, and to write one more token behind it, against its length, on record."""
+"""Seconds to read a text, and to write one more token after it, against its length, on record."""
 
 from typing import Any, NamedTuple
 
