@@ -139,7 +139,7 @@ def two_parts(answer):
         raise NotYet("Where neither part has found anything, −∞ is subtracted from −∞.")
     scaled = "The weighted sums are of the same kind as the sums: they need the same factors."
     if not np.allclose(array_of(given[0], (6,), "A largest score for each query."), wanted.m):
-        raise NotYet("The first of the three is the larger of both.")
+        raise NotYet("The first of the three is the larger of the two.")
     close(given[1], wanted.total, "What was divided by e to the m has to be divided by e to the larger m.")
     close(given[2], wanted.sum, scaled)
 

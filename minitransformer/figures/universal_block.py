@@ -35,7 +35,7 @@ def data(steps: int = 3, n: int = 5, width: int = 8) -> UniversalBlock:
 
 
 def draw(data: UniversalBlock) -> Figure:
-    """From below: the state, its signal, attention and the transition, each added and normed; and the way back."""
+    """From below: the state, its signal, attention and the transition, each added and normed; and the path back."""
     fig, ax = figure(width=9.5, height=6.6)
     ax.set(xlim=(-3.6, 4.6), ylim=(-0.2, 7.6))
     ax.axis("off")

@@ -55,8 +55,8 @@
         svg("text", { x: 2, y: L * high + 66 }, "↑ layer"),
         svg("text", { x: W / 2, y: L * high + 66, "text-anchor": "middle" }, "token"))
       const own = token - start + 1, many = (k, what) => `${k} ${what}${k === 1 ? "" : "s"}`
-      say(`With segments of ${size}, a memory of ${many(M, "row")} and ${many(L, "layer")}, token ${token} hears of ${many(before, "token")} before its ` +
-        `segment${before ? ", red rings: constants, to which no gradient goes" : ""}. ` + (before < formula ? `In a longer text it would hear of ${formula}. ` : "") +
+      say(`With segments of ${size}, a memory of ${many(M, "row")} and ${many(L, "layer")}, token ${token} depends on ${many(before, "token")} before its ` +
+        `segment${before ? ", red rings: constants, to which no gradient goes" : ""}. ` + (before < formula ? `In a longer text it would depend on ${formula}. ` : "") +
         `Its gradient goes to ${own === 1 ? "itself alone" : `${own} tokens of its own segment, itself among them`}, blue.`,
         { segment: size, memory: M, layers: L, token, before, formula, own })
     }
