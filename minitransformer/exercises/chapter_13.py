@@ -155,8 +155,8 @@ def how_loud(answer):
         return low
 
     a = array_of(answer, (), "It is one number.")
-    unless(answer, found(2), "That is the second round. The weights of round 1 are the even ones.", 0.01)
-    unless(answer, found(4), "That is the fourth round. The weights of round 1 are the even ones.", 0.01)
+    unless(answer, found(2), "That is the second round. In round 1 all weights are equal.", 0.01)
+    unless(answer, found(4), "That is the fourth round. In round 1 all weights are equal.", 0.01)
     close(answer, found(3), f"With your number it gets {part(float(a)):.1%}.", 0.01)
 
 

@@ -59,9 +59,9 @@
         ...changed.flatMap((yes, i) => yes ? [svg("rect", { x: left - 2, y: top + i * size - 2, width: n * size + 1, height: size + 1, rx: 3,
           fill: "none", stroke: "var(--b)", "stroke-width": 2 })] : []))
       const others = words.filter((word, i) => word !== sentence[came_from[i]]).length, moved = came_from.filter((from, i) => from !== i).length
-      const edits = [others ? `${others} of ${n} words ${others === 1 ? "is another one" : "are others"} than before` : "", moved ? `${moved} words stand elsewhere` : ""].filter(Boolean)
+      const edits = [others ? `${others} of ${n} words ${others === 1 ? "has" : "have"} been replaced` : "", moved ? `${moved} words have moved` : ""].filter(Boolean)
       say((edits.length ? edits.join(", and ") : "The sentence is as it was") + `. Attention by ${{ "dot product": "dot product", dense: "the dense synthesizer",
-        random: "the random synthesizer", gated: "the gated mixture" }[source]}: ${count} of ${n} rows give some word another weight than before.`,
+        random: "the random synthesizer", gated: "the gated mixture" }[source]}: ${count} of ${n} rows give some word a new weight.`,
         { source, others, moved, changed: count, words: words.map(word => vocabulary[word]).join(" ") })
     }
     begin()

@@ -1,4 +1,4 @@
-"""Seven words in four sorts of attention: whose weights change if a word becomes another one, or if two change places?"""
+"""Seven words in four sorts of attention: whose weights change if a word is replaced by another, or if two change places?"""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def compute(data: dict[str, Any], source: str, words: list[int], came_from: list
 def still(data: dict[str, Any]) -> Figure:
     """Rows that ask, columns that are asked: above "dog" has become "bird", below "cat" and "dog" have changed places.
 
-    A row is framed if it gives some word another weight than before.
+    A row is framed if it gives some word a new weight.
     """
     fig, axes = figure(2, 2, width=8, height=7.6)
     words, swapped = np.array(data["vocabulary"]), [0, 4, 2, 3, 1, 5, 6]
