@@ -35,7 +35,7 @@ def a_star(answer):
         given[0], [20, 5], "Divide by the number of nodes that the one who looks sees, not the one who is seen.", 0.01
     )
     close(given[0], plain, "How many nodes does the middle see, and how many does one of the others?", 0.01)
-    unless(given[1], plain, "The symmetric form has other weights where the two ends see differently many.", 0.01)
+    unless(given[1], plain, "The symmetric form has other weights where the two ends see unequal numbers.", 0.01)
     close(given[1], symmetric, "The weight at (i, j) is one over the root of the product of both numbers.", 0.01)
 
 
@@ -66,9 +66,9 @@ def two_edges_away(answer):
         wanted[i, j] |= mask[i, k] & mask[k, j]
     given = answer(mask)
     if np.array_equal(array_of(given, (9, 9), "It is a mask.") > 0, wanted) and np.asarray(given).dtype != bool:
-        raise NotYet("The places are right. But it is to be a mask: True or False, and no number of ways.")
+        raise NotYet("The places are right. But it is to be a mask: True or False, not a number of ways.")
     unless(given, mask, "That is one edge: the mask again.")
-    unless(given, wanted.T, "The direction is turned: i sees k, and k sees j.")
+    unless(given, wanted.T, "The direction is reversed: i sees k, and k sees j.")
     unless(given, wanted | wanted.T, "Edges here need not go both ways.")
     close(given, wanted, "There has to be a k that i sees and that sees j. Loops make one edge count as two.")
 
@@ -87,7 +87,7 @@ def scores_of_a_convolution(answer):
         raise NotYet("Where there is no edge the score is −∞, and elsewhere it is a number.")
     given = softmax(S)[0]
     unless(given, weights(0.0 * N), "All nodes that are seen have the same weight: what depends on i alone drops out.")
-    unless(given, weights(np.log(N) / 2), "The sign is turned: who sees many should weigh less.")
+    unless(given, weights(np.log(N) / 2), "The sign is wrong: a node that sees many should weigh less.")
     unless(given, weights(-np.log(N)), "These weights are 1/N. A root is a half in the logarithm.")
     unless(given, weights(-np.log(mask.sum(0)) / 2), "N counts the nodes that j sees, a row of the mask.")
     for weight in (1 / np.sqrt(N), 1 / np.sqrt(np.outer(N, N))):
@@ -172,7 +172,7 @@ def largest_neighbour(answer):
     unless(given, np.array([X[mask[:, i]].max(0) for i in range(6)]), "Row i of the mask says whom i sees.")
     unless(given, np.array([X.max(0)] * 6), "Only nodes that i sees may win.")
     close(given, wanted, "Each channel has a winner of its own.")
-    derivative(answer, X, mask, hint="Only the winner hears of it, and from every node at which it has won.")
+    derivative(answer, X, mask, hint="Only the winner gets a gradient, from every node at which it has won.")
 
 
 @exercise("14.9")
@@ -186,7 +186,7 @@ def without_phi(answer):
     given = answer(f, g, V)
     unless(given, softmax(np.where(seen, np.where(S > 0, S, 0.2 * S), -np.inf))[0] @ V, "Here φ is gone.")
     unless(given, softmax(S)[0] @ V, "It is causal: row i sees j ≤ i.")
-    unless(given, np.cumsum(np.exp(g)[:, None] * V, 0), "These sums want to be divided by that of the weights.")
+    unless(given, np.cumsum(np.exp(g)[:, None] * V, 0), "These sums have to be divided by those of the weights.")
     unless(given, np.cumsum(np.exp(g)[:, None] * V, 0) / np.exp(g).sum(), "Row i divides by the weights up to i.")
     close(given, wanted, "Write a row of the softmax as a fraction, and cancel what is in all of its terms.")
     long = rng.standard_normal(2000)

@@ -48,7 +48,7 @@ def data() -> KarateClub:
 
 
 def draw(data: KarateClub) -> Figure:
-    """A thick, dark line is much attention. Circles and squares are the two clubs that came of it; 0 and 33 were known."""
+    """A thick, dark line means much attention. Circles and squares are the two clubs that came of it; 0 and 33 were known."""
     fig, ax = figure(1, 1, width=11, height=7.2)
     strength = np.clip(data.weights / 0.5, 0.05, 1)
     lines = data.places[data.links]

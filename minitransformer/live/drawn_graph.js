@@ -43,7 +43,7 @@
     for (const j of [4, 5]) { names[j].setAttribute("x", at[j][0]); names[j].setAttribute("y", at[j][1] - R - 6) }
     const ring = svg("circle", { r: R + 4, fill: "none", stroke: "var(--b)", "stroke-width": 2, "stroke-dasharray": "3 3" })
     const art = svg("svg", { viewBox: `0 0 ${W} ${H}`, tabindex: 0, role: "application", style: size + "touch-action:none;cursor:pointer",
-      "aria-label": "graph: drag from node to node for an edge, or away with it; the left and right arrow keys choose the node that " +
+      "aria-label": "graph: drag from node to node to draw an edge, or to take it away; the left and right arrow keys choose the node that " +
         "looks, the up and down keys another one, and the space bar draws the edge between them or takes it away" },
       lines, rubber, ...circles, ring, ...shown, ...names,
       svg("text", { x: W / 2, y: H - 2, "text-anchor": "middle" }, "in the circles: % of the framed node's row"))
@@ -131,7 +131,7 @@
       dot.setAttribute("cy", Y(left[L]))
       dot.style.fill = learned ? "var(--b)" : "var(--a)"
       const part = x => x < 0.001 ? "less than 0.1%" : `${(100 * x).toFixed(x < 0.1 ? 1 : 0)}%`
-      say(`After ${L} layer${L === 1 ? "" : "s"} of ${learned ? "graph attention" : "convolution"} node ${node} has heard of ${heard} of ${n} nodes, ` +
+      say(`After ${L} layer${L === 1 ? "" : "s"} of ${learned ? "graph attention" : "convolution"} node ${node} has something from ${heard} of ${n} nodes, ` +
         `and ${part(shares[node])} of its row is its own. Of what told the rows apart ${part(left[L])} is left` +
         (L ? `; the last layer kept ${(left[L] / left[L - 1]).toFixed(2)} of what it found.` : "."),
         { node, layers: L, learned, edges: links.length, heard, own: shares[node], left: left[L] })
