@@ -17,7 +17,7 @@ def heads_without_a_frame(answer):
         "A head can't say nothing: where its neighbour is missing it takes the mean.",
     )
     around = np.roll(text, 1) - 2 * text + np.roll(text, -1)
-    unless(answer, around, "The text is no ring: the last token has nobody after it.")
+    unless(answer, around, "The text is not a ring: the last token has nobody after it.")
     wanted = convolve_with_heads(text[:, None], kernel, (4,))[:, 0]
     close(answer, wanted, "A row is what comes after, less twice the token, plus what comes before.", 1e-3)
 
@@ -29,7 +29,7 @@ def a_sharper_picture(answer):
     itself[1, 1] = 1
     given = array_of(answer, (3, 3), "It is a kernel.")
     unless(given, itself - blur, "That is what the blur has taken away. The picture itself is to be added.")
-    unless(given, 2 - blur, "The picture itself is no kernel of ones: that would add up all nine pixels.")
+    unless(given, 2 - blur, "The picture itself is not a kernel of ones: that would add up all nine pixels.")
     unless(given, 2 * itself - 16 * blur, "The weights of a blur sum to one.")
     close(given, 2 * itself - blur, "Which kernel leaves a picture as it is?")
 
@@ -53,7 +53,7 @@ def moved_by_one(answer):
     """Who has the same outputs for a text that is moved."""
     kinds = (
         (True, "A lightweight convolution has one weight for each offset. Where does the place come in?"),
-        (True, "The weights of a dynamic convolution are made of the token, which takes them along when it moves."),
+        (True, "The weights of a dynamic convolution are made from the token, which takes them along when it moves."),
         (False, "A random synthesizer has a number for each pair of places: R at (3, 5) is not R at (4, 6)."),
         (False, "M has a row for each place, causal or not. What does place 7 take from place 5, and place 8 from 6?"),
         (True, "The same number along each diagonal is a number for each offset, and b is the same at every place."),
@@ -95,7 +95,7 @@ def nine_pixels(answer):
     for _ in range(50):
         middle = (low + high) / 2
         low, high = (middle, high) if pixels(middle) > 9 else (low, middle)
-    unless(beta, np.log(9), "e to the power of this is nine. But it is a score among 63 others, and no entropy.", 0.01)
+    unless(beta, np.log(9), "e to the power of this is nine. But it is a score among 63 others, not an entropy.", 0.01)
     unless(beta, np.log(63 / 8), "Then the pixel has an eighth of what all others have together.", 0.01)
     close(beta, low, f"With your number it looks at {pixels(min(beta, 700.0)):.1f} pixels.", 0.01)
 

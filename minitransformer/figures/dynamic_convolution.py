@@ -41,7 +41,7 @@ def data() -> Matrices:
 
 def draw(data: Matrices) -> Figure:
     """Rows are the tokens that look, columns those they look at; the darker, the larger the weight; what is out of reach is grey.
-    On the left the rows of one letter are the same, but for their place; on the right it is the columns that belong together.
+    On the left the rows of one letter are the same, apart from their place; on the right it is the columns that belong together.
     """
     fig, axes = figure(1, 2, width=12.0, height=8.0)
     colours = mpl.colormaps[WEIGHTS].with_extremes(bad="0.85")
