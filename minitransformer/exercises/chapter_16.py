@@ -120,11 +120,11 @@ def each_for_itself(answer):
 
     given = answer(Q, K, V, 0.9, 0.05)
     unless(given, all_together(Q), "As before, all go on until the last is still.")
-    unless(given, softmax(0.9 * Q @ K.T)[0] @ V, "That is one step: nobody has been asked to repeat it.")
+    unless(given, softmax(0.9 * Q @ K.T)[0] @ V, "That is one step. Queries should go on until they are still.")
     close(
         given,
         np.array([alone(q) for q in Q]),
-        "Ask for each query by itself, and compare. Who is still keeps its state and its weights.",
+        "Ask for each query by itself, and compare. A query that is still keeps its state and its weights.",
     )
 
 
