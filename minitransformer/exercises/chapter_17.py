@@ -46,26 +46,26 @@ def how_often_a_maximum_grows(answer):
     """Records among 4,096 keys, and among 64 tiles."""
     n, b = 4096, 64
     given = array_of(answer, (2,), "Two numbers.")
-    unless(given[0], harmonic(n), "The first key is no growth: nothing was there before.", 0.01)
+    unless(given[0], harmonic(n), "The first key does not count: nothing was there before.", 0.01)
     unless(
         given[0],
         (n - 1) / 2,
         "Half of the keys? The more one has seen, the harder it is to be larger than all of them.",
         0.01,
     )
-    unless(given[0], math.log2(n), "It grows like a logarithm, but that of base 2 it is not.", 0.01)
-    close(given[0], harmonic(n) - 1, "With which chance is the key number k the largest of the first k?", 0.01)
+    unless(given[0], math.log2(n), "It grows like a logarithm, but not like that of base 2.", 0.01)
+    close(given[0], harmonic(n) - 1, "With what probability is key number k the largest of the first k?", 0.01)
     unless(
         given[1],
         (harmonic(n) - 1) / b,
         "Of the tiles, only the largest score of each counts. How many tiles are there?",
         0.01,
     )
-    unless(given[1], harmonic(b), "The first tile is no growth.", 0.01)
+    unless(given[1], harmonic(b), "The first tile does not count.", 0.01)
     close(
         given[1],
         harmonic(n // b) - 1,
-        "With which chance does tile number k have the largest score of the first k tiles?",
+        "With what probability does tile number k have the largest score of the first k tiles?",
         0.01,
     )
 
@@ -119,7 +119,7 @@ def degree_of_a_longer_interval(answer):
         return np.abs(series / 2**r - 1).max()
 
     wanted = next(g for g in range(7, 20) if error(g, 0, 1) <= error(7, -0.5, 0.5))
-    unless(answer, 7, "That is the degree for rests between −½ and ½. Try what it does at r = 1.", 1e-4)
+    unless(answer, 7, "That is the degree for remainders from −½ to ½. Try what it does at r = 1.", 1e-4)
     unless(answer, wanted + 1, "A series of degree g has g + 1 terms.", 1e-4)
     unless(
         answer, wanted - 1, "With this degree the error is below the rounding of float32, but larger than it was.", 1e-4
@@ -190,7 +190,7 @@ def merged_parts(answer):
         (L[..., None] * Y).sum(0) / L.sum(0)[:, None],
         "L is the logarithm of a sum of weights; e to the L is the sum.",
     )
-    close(given[0], whole, "How much of all weight has each part, if e to the L is the sum of what its keys have?")
+    close(given[0], whole, "What share of all weight has each part, if e to the L is the sum over its keys?")
     unless(given[1], L.sum(0), "Sums of exponentials are added, not their logarithms.")
     close(given[1], np.log(np.exp(L).sum(0)), "L of the whole is the logarithm of the sum over all keys.")
     far = np.array([1000.0, 0, 1000, 500, 0])  # another constant for each query

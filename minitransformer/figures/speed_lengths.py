@@ -13,7 +13,7 @@ SAME = ("window", "bigbird")  # whose memory is that of dense attention
 
 
 def draw(data: Speed) -> Figure:
-    """Left: time against n, with a circle where each begins to pay. Right: what the way back remembers; the line of dense
+    """Left: time against n, with a circle where each begins to pay. Right: what the backward pass remembers; the line of dense
     attention is that of both patterns, too.
     """
     fig, (time, memory) = figure(1, 2, width=13, height=7)
@@ -27,7 +27,7 @@ def draw(data: Speed) -> Figure:
         short, end = label.removesuffix(" attention").replace(", ", ",\n"), 1.3 * data.n[-1]
         middle = (data.n[0], 60) if name == "definition" else None  # where its lines end
         time.text(*(middle or (end, ms[-1] * APART.get(name, 1))), short, **told)
-        if name in (*SAME, "copy"):  # a copy has no way back
+        if name in (*SAME, "copy"):  # a copy has no backward pass
             continue
         MiB = data.bytes[name] / 2**20
         memory.plot(data.n[: len(MiB)], MiB, linestyle=line.get_linestyle(), **style | {"color": line.get_color()})
@@ -42,7 +42,7 @@ def draw(data: Speed) -> Figure:
             height = 1e3 * np.exp(np.interp(np.log(where), np.log(data.n), dense))
             time.plot(where, height, "o", markersize=20, fillstyle="none", color="0.2", zorder=5)
     time.set_title("ms for a forward pass")
-    memory.set_title("MiB for the way back")
+    memory.set_title("MiB for the backward pass")
     for axes in (time, memory):
         axes.set(xscale="log", yscale="log", xlabel="n")
         axes.set_xticks(data.n[::2], [f"{n}" if n < 1024 else f"{n // 1024}k" for n in data.n[::2]])
