@@ -43,7 +43,7 @@ def parameters_of_a_gate(answer):
 @exercise("18.3")
 def four_times_the_keys(answer):
     """By how much L grows."""
-    unless(answer, 4, "The sum grows four times. L is its logarithm.", 0.01)
+    unless(answer, 4, "The sum grows fourfold. L is its logarithm.", 0.01)
     unless(answer, 2, "The logarithm here is that of base e.", 0.01)
     unless(answer, np.log(256), "That is where the curve goes, nearly. By how much did it move?", 0.01)
     close(answer, np.log(256 / 64), "What becomes of the sum of exponentials, and what of its logarithm?", 0.05)
@@ -87,7 +87,7 @@ def borders_that_move(answer):
     close(
         answer,
         heard((0, 4, 0, 4)),
-        "Begin on top: in which chunk is token 63, and in which chunk, one layer below, is the first of them?",
+        "Begin at the top: in which chunk is token 63, and in which chunk, one layer below, is the first of them?",
         1e-6,
     )
 
@@ -104,7 +104,7 @@ def a_sink_of_any_size(answer):
         e / (np.exp(0.5) + e.sum(-1, keepdims=True)),
         "All scores were made smaller by the largest. What about b?",
     )
-    unless(given, softmax(S)[0], "Here is no sink at all.")
+    unless(given, softmax(S)[0], "There is no sink here at all.")
     close(given, softmax_with_sink(S, np.array(0.5))[0], "Try scores of 0 only, and compare with (18.1).")
     for b, shift, told in (
         (1000.0, 0.0, "b = 1,000"),
@@ -117,7 +117,7 @@ def a_sink_of_any_size(answer):
         if not np.isfinite(found).all():
             raise NotYet(f"With {told} it is NaN. Is one exponential too large for a float, or are all of a row 0?")
         wanted, _ = softmax_with_sink(S + shift, np.array(b))
-        close(found + 1, wanted + 1, f"With {told} the weights are others.")
+        close(found + 1, wanted + 1, f"With {told} the weights are different.")
     hidden = np.full((1, 4), -np.inf)
     close(
         1 + np.nan_to_num(answer(hidden, 0.5), nan=9.0),
@@ -186,7 +186,7 @@ def a_gate_for_each_head(answer):
     rng = np.random.default_rng(9)
     Y, X, W_g = rng.standard_normal((2, 5, 3)), rng.standard_normal((5, 4)), rng.standard_normal((4, 2))
     given = value(answer, Y, X, W_g)
-    unless(given, Y * (X @ W_g).T[..., None], "Between the linear layer and the product is a sigmoid.")
+    unless(given, Y * (X @ W_g).T[..., None], "There is a sigmoid between the linear layer and the product.")
     close(given, Y * sigmoid(X @ W_g)[0].T[..., None], "Column h of X W_g is the gate of head h, for each token.")
     derivative(
         answer,
