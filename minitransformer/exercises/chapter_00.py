@@ -55,7 +55,7 @@ def what_must_be_remembered(answer):
         if given and not enough:
             raise NotYet(f"{name}: there are two x with the same y and different slopes. Which?")
         if enough and not given:
-            raise NotYet(f"{name}: write its slope with the letter y alone.")
+            raise NotYet(f"{name}: try to write its slope in terms of y alone.")
 
 
 @exercise("0.3")
@@ -71,7 +71,7 @@ def megabytes_of_a_text(answer):
         answer,
         megabytes,
         "For each token: its row of X, the slopes, and the hidden row; four bytes each, in 12 networks.",
-        (megabytes / 4, "Of numbers, yes. A float32 has four bytes."),
+        (megabytes / 4, "That counts numbers. A float32 has four bytes."),
         (2 * megabytes, "float32 has four bytes, not eight."),
         (megabytes / 12, "That is one of the networks. There are twelve."),
         (megabytes * 2**20 / 1e6, "A MiB is 2²⁰ bytes."),
@@ -89,7 +89,7 @@ def a_gain_for_each_column(answer):
         X, g = rng.standard_normal(shape), rng.standard_normal(3)
         Y = value(answer, X, g)
         close(Y, X * g, "Y is X with column c multiplied by g_c.")
-        derivative(answer, X, g, hint="Y is right, its gradient is not. Who uses g_c? All rows, of all samples.")
+        derivative(answer, X, g, hint="Y is right, but its gradient is not. Who uses g_c? All rows, of all samples.")
 
 
 @exercise("0.5")
@@ -120,12 +120,12 @@ def a_table_used_twice(answer):
     if isinstance(gradients, tuple) and len(gradients) == 2:
         for one, name in ((read, "the W that reads"), (write, "the W that writes")):
             unless(gradients[1], one, f"This is the gradient of {name} alone. W is used twice.")
-            unless(gradients[1], 2 * one, f"This is twice the gradient of {name}. The other use has another one.")
+            unless(gradients[1], 2 * one, f"This is twice the gradient of {name}. The other use has a different one.")
     derivative(
         answer,
         X,
         W,
-        hint="Y is right, its gradient is not. Write δY with three terms: one for each place where something changes.",
+        hint="Y is right, but its gradient is not. Write δY with three terms: one for each place where something changes.",
     )
 
 
@@ -146,12 +146,10 @@ def jacobian_from_a_pullback(answer):
             raise NotYet("This is the transpose. Row k belongs to output k.")
         if len(calls) != 1:
             raise NotYet(
-                f"f was called {len(calls)} times. Its pullback says all, and can be asked as often as you like."
+                f"f was called {len(calls)} times. Once is enough: its pullback can be called as often as you like."
             )
         if J.shape == (n,):
-            raise NotYet(
-                "This is one row, or a sum of rows. With which dy does the pullback say how y_k alone changes?"
-            )
+            raise NotYet("This is one row, or a sum of rows. Which dy makes the pullback say how y_k alone changes?")
         close(J, wanted, "Ask the pullback about one output at a time: a dy with a single 1.")
 
 
@@ -171,11 +169,11 @@ def a_better_quotient(answer):
         )
     if given[0] != power:
         raise NotYet(
-            "The power: make h ten times smaller, where it is large still. By how many powers of ten does the error fall?"
+            "The power: make h ten times smaller, while it is still large. By how many powers of ten does the error fall?"
         )
     if given[1] == -k:
         raise NotYet("k: h = 10^k is small, so k is negative.")
     if given[1] in (-5, -6):
-        raise NotYet("k: that is the best step of (0.3). Truncation is smaller here, so rounding is met earlier.")
+        raise NotYet("k: that is the best step of (0.3). Truncation is smaller here, so rounding takes over earlier.")
     if given[1] != k:
         raise NotYet("k: try all powers of ten, at many points, and take the median of the errors.")

@@ -107,7 +107,7 @@ def arrays(d: PullbackData) -> dict[str, Array]:
 
 def draw(d: PullbackData) -> Figure:
     """Above, values go forward. In the middle, in boxes, what each step remembers; blue arrows go down from X, W and slope
-    to the step back that reads them, from b goes none. Below, gradients come back, with those of weights and biases.
+    to the step back that reads them, none leaves b. Below, gradients come back, with those of weights and biases.
     """
     fig, ax = figure(width=13.2, height=8.68)
     fig.set_layout_engine("none")
