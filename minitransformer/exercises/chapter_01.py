@@ -29,12 +29,12 @@ def steps_until_forgotten(answer):
         without.append(int(np.argmax(faded < 0.01)))
     given = array_of(answer, (2,), "Two whole numbers are wanted.").tolist()
     if given == without:
-        raise NotYet("That is for a candidate that enters with the weight 1. With which weight does it enter?")
+        raise NotYet("That is for a candidate that enters with the weight 1. With what weight does it enter?")
     if given == [right + 1 for right in wanted]:
-        raise NotYet("Both are one too many. The step at which it enters is no further step.")
+        raise NotYet("Both are one too many. Do not count the step at which it enters.")
     for one, right, u in zip(given, wanted, (0.5, 0.9), strict=True):
         if one != right:
-            raise NotYet(f"For u = {u} it is another number. What is the weight after s further steps?")
+            raise NotYet(f"For u = {u} the number is different. What is the weight after s further steps?")
 
 
 @exercise("1.3")
@@ -49,7 +49,7 @@ def layers_of_windows(answer):
         raise NotYet("The first number: from token 1 to token 1000 there are fewer steps than tokens.")
     if given != plain:
         raise NotYet(
-            "The first number: how many tokens further does a row see with each layer, and how many has it to cross?"
+            "The first number: how many tokens further does a row see with each layer, and how many does it have to cross?"
         )
     if doubled != spread:
         raise NotYet(
@@ -94,7 +94,7 @@ def products_of_gates(answer):
             if np.triu(C, 1).any():
                 raise NotYet("A candidate has a weight before it has entered: C[i, j] is zero for j > i.")
             if not np.allclose(np.diagonal(C), np.diagonal(wanted)):
-                raise NotYet("Look at C[i, i], a candidate that has entered just now. No gate has come after it.")
+                raise NotYet("Look at C[i, i], a candidate that has just entered. No gate has come after it.")
             if not np.allclose(C.sum(1), 1):
                 raise NotYet(f"The rows sum to {C.sum(1).round(3)}, with gates {u.round(3)}. Which gates did c_j pass?")
         close(C, wanted, "Between entering at step j and h_i lie the gates u_{j+1} … u_i. A slice ends before its end.")
@@ -140,9 +140,7 @@ def gates_and_candidates(answer):
         np.stack(wanted, 1),
         "h is not (1.6): u keeps the state before, 1 − u takes the candidate, and h_0 = 0 is not returned.",
     )
-    hint = (
-        "h is right, its gradient is not. What reaches h_i comes from outside and, times a gate, from the state after."
-    )
+    hint = "h is right, but its gradient is not. What reaches h_i comes from outside and, times a gate, from the state after."
     derivative(answer, u, c, hint=hint)
 
 
@@ -158,7 +156,7 @@ def a_bias_for_the_gate(answer):
         )
     if less > here:
         raise NotYet(
-            f"With {answer - 1} it reaches further, in the median of seven seeds. With which factor does x_1 come in?"
+            f"With {answer - 1} it reaches further, in the median of seven seeds. With what factor does x_1 come in?"
         )
 
 
