@@ -35,7 +35,7 @@ def its_gradient(answer):
     given = array_of(answer, (4,))
     unless(given, A * dA, "You have A ⊙ dA. The average of dA along the row has to be taken off first.", 0.01)
     unless(given, dA - A[2], "That is the bracket of (2.3). What stands in front of it?", 0.01)
-    unless(given, -pullback(dA), "Every sign is turned round: that way the loss falls, and dS says how it rises.", 0.01)
+    unless(given, -pullback(dA), "Every sign is reversed: that way the loss falls, and dS says how it rises.", 0.01)
     if not abs(given.sum()) < 0.01:
         raise NotYet("A constant added to the row changes nothing. So what do the four numbers sum to?")
     close(given, pullback(dA), "In (2.3) the average ⟨dA, A⟩ is one number for the row. What stands in front?", 0.01)
@@ -63,7 +63,7 @@ def what_changes(answer):
     )
     for number, (given, (moved, hint)) in enumerate(zip(yes_or_no(answer, 5), tried, strict=True), 1):
         if given == np.allclose(moved, Y):
-            raise NotYet(f"Number {number} is not so. {hint}")
+            raise NotYet(f"Number {number} is wrong. {hint}")
 
 
 @exercise("2.4")
@@ -148,7 +148,9 @@ def a_learned_scale(answer):
         right,
         "Y is not softmax(s QKᵀ)V. s (H,) meets scores (H, n, m), so it needs two more axes; and no √d is left.",
     )
-    derivative(answer, Q, K, V, s, hint="Y is right, its gradient is not. One sₕ is shared by all pairs of its head.")
+    derivative(
+        answer, Q, K, V, s, hint="Y is right, but its gradient is not. One sₕ is shared by all pairs of its head."
+    )
 
 
 @exercise("2.8")
@@ -180,5 +182,8 @@ def the_largest_weight(answer):
         raise NotYet("The larger number is above one half. Are the scores divided by √64 = 8?")
     for one, right, n in zip(given, wanted, (16, 1024), strict=True):
         close(
-            one, right, f"At n = {n} we find another number. Take the largest weight of each row, then the mean.", 0.05
+            one,
+            right,
+            f"At n = {n} we find a different number. Take the largest weight of each row, then the mean.",
+            0.05,
         )
