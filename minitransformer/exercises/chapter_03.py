@@ -52,14 +52,14 @@ def count_of_parameters(answer):
             (depth * 2 * norm, "There are two norms in each block."),
             (depth * norm, "There are two norms in each block."),
             (depth * 5 * D, "The two layers of the feed-forward network have biases: 4D and D numbers."),
-            (depth * 4 * D * D, "Are the four matrices of attention, and both of the feed-forward network, in it?"),
+            (depth * 4 * D * D, "Have you counted four matrices of attention, and two of the feed-forward network?"),
             (depth * D * D, "Attention has four matrices: W_q, W_k, W_v and W_o."),
             (-depth * 4 * D, "The projections of attention have no biases here."),
         ):
             if given == right - missing:
                 raise NotYet(f"For D = {D} and {depth} blocks it is off by {abs(missing)}. {hint}")
         if given != right:
-            raise NotYet(f"For D = {D} and {depth} blocks it is another number. Count a block first, part by part.")
+            raise NotYet(f"For D = {D} and {depth} blocks the number is different. Count a block first, part by part.")
 
 
 @exercise("3.3")
@@ -146,7 +146,7 @@ def one_token_at_a_time(answer):
     for i in range(5):
         found = answer(Q[i], K[i], V[i], state)
         if not (isinstance(found, (tuple, list)) and len(found) == 2):
-            raise NotYet("Each call is to return two things: y, and the state for the next call.")
+            raise NotYet("Each call must return two things: y, and the state for the next call.")
         y, state = found
         if i and np.shape(y) == (3,):
             if np.allclose(y, V[i]):
@@ -155,7 +155,7 @@ def one_token_at_a_time(answer):
                 raise NotYet(f"Token {i + 1} sees those before it, and not itself: j ≤ i.")
             if np.allclose(y, plain[i]):
                 raise NotYet("The scores are not divided by √d.")
-        close(y, wanted[i], f"Token {i + 1} gets another row than from the whole. {hint}")
+        close(y, wanted[i], f"Token {i + 1} gets a different row than in the whole. {hint}")
         hint = f"The first {i + 1} are right. What does a state have to hold for the next one?"
 
 
@@ -170,7 +170,7 @@ def rms_norm_by_hand(answer):
         lambda X, gamma: answer(X, gamma, eps),
         X,
         gamma,
-        hint="Y is right, its gradient is not. An entry of x acts directly, and through the r of its row; γ acts in all rows.",
+        hint="Y is right, but its gradient is not. x acts directly, and through the r of its row; γ acts in all rows.",
     )
     alone(lambda X, gamma: answer(X, gamma, eps), Y[0], X[0], gamma)
 
@@ -202,5 +202,5 @@ def post_norm(answer):
         W,
         norm,
         X,
-        hint="Y is right, its gradient is not. Go through the forward lines from the last to the first; X stands in two places.",
+        hint="Y is right, but its gradient is not. Undo the forward lines, the last one first; X stands in two places.",
     )
