@@ -29,7 +29,7 @@ def a_third_of_a_turn(answer):
     unless(given, turn.T, "This turns the other way. Row i is (sin ωi, cos ωi), in this order: see (4).", 0.01)
     if np.allclose(given @ given, turn, atol=0.02):
         raise NotYet("That is M_1. M_2 turns by two ticks.")
-    close(given, turn, "Take row 0, which is (0, 1), to row 2. By which angle do two ticks turn the hand?", 0.01)
+    close(given, turn, "Take row 0, which is (0, 1), to row 2. By what angle do two ticks turn the hand?", 0.01)
 
 
 @exercise("4.2")
@@ -40,7 +40,7 @@ def when_a_row_comes_back(answer):
     if given[0] == first // 2:
         raise NotYet("After half a turn the hand points the other way: (0, −1).")
     if given[0] != first:
-        raise NotYet("The first number: π/3 is a part of a whole turn, 2π. Which part?")
+        raise NotYet("The first number: π/3 is a part of a whole turn, 2π. What part?")
     if given[1] in (first, second):
         raise NotYet("The second number: one of the two hands is back then. And the other?")
     if given[1] == first * second:
@@ -88,7 +88,7 @@ def words_and_their_places(answer):
     close(
         second,
         length / np.sqrt(512),
-        "The first is right. √D times a word is longer by √D: then the quotient is smaller.",
+        "The first is right. √D times a word is longer by √D, so the quotient is smaller.",
         0.01,
     )
 
@@ -165,7 +165,7 @@ def a_base_that_is_learned(answer):
         answer,
         X,
         b,
-        hint="Y is right, its gradient is not. Chain three steps: from Π to ω, from ω to b, and over the batch.",
+        hint="Y is right, but its gradient is not. Chain three steps: from Π to ω, from ω to b, and over the batch.",
     )
 
 
