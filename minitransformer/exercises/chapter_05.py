@@ -42,7 +42,7 @@ def what_an_offset_collects(answer):
         wanted,
         "Which of the nine pairs use the vector, and which query does it meet in each of them? Add those.",
         (wanted * np.sqrt(2), "Nearly. What are all scores divided by?"),
-        (neighbours, "There are two pairs more: offsets of 2 are clipped to 1, so they use the same vectors."),
+        (neighbours, "There are two more pairs: offsets of 2 are clipped to 1, so they use the same vectors."),
         (wanted[::-1], "Left and right are exchanged. Left is a key with j < i."),
         tolerance=0.01,
     )
@@ -86,7 +86,7 @@ def left_from_right(answer):
         Q, K = (np.tile(row, (1, 1, 7, 1)) for row in (q, key))
         S = scores_of(encoding, with_some_parameters(encoding, rng), Q, K)[0, 0]
         if given == np.allclose(S[3, 0], S[3, 6]):
-            raise NotYet(f"Number {number} is not so. {hint}")
+            raise NotYet(f"Number {number} is wrong. {hint}")
 
 
 @exercise("5.5")
@@ -102,7 +102,7 @@ def shaw_from_four_terms(answer):
     expect(
         found,
         (Q @ K.T + products) / np.sqrt(3),
-        "Pi @ U_k is to be Shaw's table itself, and only cc and cp are wanted.",
+        "Pi @ U_k must be Shaw's table itself, and only cc and cp are wanted.",
         (Q @ K.T + products, "The scale is missing: by default it is 1/√d."),
         (Q @ K.T / np.sqrt(3), "This is content–content alone. What must Pi @ U_k be?"),
         (products / np.sqrt(3), "This is content–position alone. Shaw keeps the product of the words, too."),
@@ -125,9 +125,9 @@ def a_turn(answer):
     )
     if not np.allclose(np.linalg.norm(given, axis=1), np.linalg.norm(x, axis=1)):
         raise NotYet(
-            "The rows have other lengths than before. When the last line reads a, what does a hold? It is a view of y."
+            "The lengths of the rows have changed. When the last line reads a, what does a hold? It is a view of y."
         )
-    close(given, wanted, "Lengths are kept, but other channels are turned, or by other angles.")
+    close(given, wanted, "Lengths are kept, but the wrong channels are turned, or by the wrong angles.")
 
 
 @exercise("5.7")
@@ -147,7 +147,7 @@ def the_shift_backwards(answer):
             )
         if not np.isclose((dS * relative_shift(T)).sum(), (dT * T).sum()):
             raise NotYet(
-                "⟨dS, S⟩ and ⟨dT, T⟩ are to be the same number for every T. Where was S[0, 0] read: in which column of T?"
+                "⟨dS, S⟩ and ⟨dT, T⟩ must be the same number for every T. Where was S[0, 0] read: in which column of T?"
             )
 
 
@@ -161,16 +161,16 @@ def slopes_that_learn(answer):
     wanted = Q @ K.swapaxes(-1, -2) / 2 - slopes[:, None, None] * t
     if np.shape(S) == wanted.shape and not np.allclose(S, wanted):
         if np.allclose(S, wanted + 2 * slopes[:, None, None] * t):
-            raise NotYet("What is far is to lose: the distance is taken off.")
+            raise NotYet("What is far has to lose: the distance is subtracted.")
         if np.allclose(np.triu(S[0, 0]), np.triu(wanted[0, 0])) or np.allclose(np.tril(S[0, 0]), np.tril(wanted[0, 0])):
-            raise NotYet("One side is right. On the other the offset has another sign, and |i − j| has not.")
+            raise NotYet("One side is right. On the other the offset changes sign, and |i − j| does not.")
     close(S, wanted, "S is QKᵀ/√d less λ|i − j|. λ (H,) needs two more axes to meet scores (batch, H, n, n).")
     derivative(
         answer,
         Q,
         K,
         slopes,
-        hint="S is right, its gradient is not. A slope is shared by all pairs of its head and all samples.",
+        hint="S is right, but its gradient is not. A slope is shared by all pairs of its head and all samples.",
     )
 
 
@@ -179,15 +179,13 @@ def four_frequencies(answer):
     """Four frequencies: mean cosine at least 0.9 at distance 1, at most 0.6 at distances 10 to 200."""
     given, o = array_of(answer, (4,)), np.arange(201)
     if not ((given > 0) & (given < np.pi)).all():
-        raise NotYet("A frequency is between 0 and π: beyond, one step is a turn that another number says better.")
+        raise NotYet("A frequency is between 0 and π: beyond, a smaller one gives the same cosines.")
     height = np.cos(np.outer(o, given)).mean(1)
     if height[1] < 0.9:
         raise NotYet(f"At distance 1 it is {height[1]:.2f} already: some hand is too fast.")
     worst = 10 + int(height[10:].argmax())
     if height[worst] > 0.6:
-        raise NotYet(
-            f"At distance {worst} it is {height[worst]:.2f}. Which hands have not left yet there, or are back?"
-        )
+        raise NotYet(f"At distance {worst} it is {height[worst]:.2f}. Which hands have not left yet, or are back?")
 
 
 def _shaw(Q):
