@@ -20,7 +20,7 @@ def a_bias_as_a_series(answer):
             A[:7],
             "Divide by the sum of all weights: it is a geometric series.",
             (np.exp(-m * t), "These numbers do not sum to one. What is their sum over all t?"),
-            (m * np.exp(-m * t), "That is an integral over t in the place of the sum."),
+            (m * np.exp(-m * t), "That is an integral over t in place of the sum."),
             ((1 - np.exp(-m)) * np.exp(-m * (t + 1)), "The query's own token is t = 0, and it has a score too."),
         )
 
@@ -39,7 +39,7 @@ def how_wide_is_a_slope(answer):
         "Sum the weights of 6.1 from t = 0 to w − 1. From which whole w on is it at least a half?",
         (
             np.subtract(right, 1),
-            "So many tokens hold less than a half. Which is the first number that holds a half or more?",
+            "That many tokens hold less than a half. What is the first number that holds a half or more?",
         ),
         ([2, 256], "At 1/m a weight has fallen to 1/e of the first. Half of the sum is reached elsewhere."),
         tolerance=1e-9,
@@ -53,8 +53,8 @@ def angles_that_were_never_seen(answer):
     expect(
         answer,
         (angles < 2 * np.pi).sum(),
-        "By which angle has pair f turned after 4,096 tokens?",
-        ((angles >= 2 * np.pi).sum(), "So many pairs have gone all the way round, and are not in trouble."),
+        "By what angle has pair f turned after 4,096 tokens?",
+        ((angles >= 2 * np.pi).sum(), "That many pairs have gone all the way round, and are not in trouble."),
         ((angles < 1).sum(), "Once around is an angle of 2π, not of 1."),
         (32, "The first pair has gone round hundreds of times. Is any angle new to it?"),
         tolerance=1e-9,
@@ -82,7 +82,7 @@ def what_the_row_hides(answer):
         found,
         right,
         "Compare two entries of one row: what belongs to the row is in both.",
-        (right[::-1], "The order is turned round: the first offset is −(n − 1), a key far behind the query."),
+        (right[::-1], "The order is reversed: the first offset is −(n − 1), a key far behind the query."),
         (np.exp(right), "These are ratios of weights. The profile is in their logarithm."),
         (means, "The mean of a diagonal still holds the numbers of its rows."),
         (
@@ -118,7 +118,10 @@ def the_ramp_of_llama_3(answer):
             found,
             right,
             "Try it with one ω that turns exactly four times in L₀ tokens, and one that turns once.",
-            (omega * (1 - rho + rho / s), "As printed. Which ω turns exactly once within the trained length?"),
+            (
+                omega * (1 - rho + rho / s),
+                "This is the listing as printed. Which ω turns exactly once within the trained length?",
+            ),
             (omega / s, "Then every pair is slower, and the fast ones should stay as they were."),
         )
 
@@ -135,7 +138,7 @@ def frequencies_that_learn(answer):
         Y,
         right,
         "Y: the pair f of row i is channels 2f and 2f + 1, and the first row is not turned.",
-        (other, "Y is turned the other way round: look at the sign of the sine."),
+        (other, "Y is turned the wrong way: look at the sign of the sine."),
     )
     found = several(pullback(dY), "dX", "dω")
     dX, domega = found

@@ -1,4 +1,4 @@
-"""Trained on short sequences, tried on longer ones: thirteen encodings, and none, on three tasks, from a record of trainings."""
+"""Trained on short sequences, tried on longer ones: thirteen encodings, and none, on three tasks, from a record of runs."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Absolute or relative positions, learned or made of waves: what small readers got right, from the record of many."""
+"""Absolute or relative positions, learned or made of waves: what small readers got right, from a record of many runs."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ def data() -> WhichPosition:
 
 
 def draw(data: WhichPosition) -> Figure:
-    """Left: one answer for a sequence. Right: the ends of a span. A dot is a training, a bar the mean of its row."""
+    """Left: one answer for a sequence. Right: the ends of a span. A dot is a run, a bar the mean of its row."""
     fig, axes = figure(1, 2, width=12, height=6, sharey=True)
     titles = {"order": "which mark comes first?", "span": "where is the span?"}
     rows = [f"{kind}, {form}" for kind in data.kinds for form in data.forms]

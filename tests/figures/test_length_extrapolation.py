@@ -1,4 +1,4 @@
-"""What the text of chapter 06 says about the record of trainings on short sequences."""
+"""What the text of chapter 06 says about the record of runs on short sequences."""
 
 import numpy as np
 import pytest
