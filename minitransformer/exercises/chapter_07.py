@@ -46,7 +46,7 @@ def twice_as_fast(answer):
             found,
             6 * D + 4 * k,
             "Set the ratio (7.3) to 2, and solve it for n: every term has a factor n D.",
-            (4 * k, "From there on attention alone needs a half. A block has 12 n D² besides, which stay."),
+            (4 * k, "From there on attention alone needs half. A block has 12 n D² besides, which stay."),
             (6 * D, "That leaves out what Linformer's own attention costs."),
             (6 * D + 2 * k, "All of the lower line is doubled, the term with k as well."),
             tolerance=1e-3,
@@ -75,8 +75,8 @@ def what_fnet_lets_through(answer):
         answer,
         np.linalg.matrix_rank(Y.reshape(30, 30)),
         "Y depends on X plus X reversed. How many pairs of places?",
-        (30, "Then X could be had back from Y. What about an X that changes its sign under reversal?"),
-        (15, "Half of them, but for places that reversal leaves where they are."),
+        (30, "Then X could be recovered from Y. What about an X that changes its sign under reversal?"),
+        (15, "Half of them, except for places that reversal leaves where they are."),
         (18, "Reversal moves a to −a among five rows: only one of them stays. How many of six columns do?"),
         tolerance=1e-9,
     )
@@ -165,7 +165,10 @@ def an_iteration_that_moves_away(answer):
             start, Z = (array_of(answer(M, steps), (n, n)) for steps in (0, 30))
         likely(
             start,
-            (M.T, "As printed: Z begins with Mᵀ/1, for the rows of a softmax sum to one. What does (7.8) say of c?"),
+            (
+                M.T,
+                "As printed, Z begins with Mᵀ/1, for the rows of a softmax sum to one. What does (7.8) say of c?",
+            ),
             (
                 M / M.sum(0).max(),
                 "Z should begin with the transpose of M: M Mᵀ has no negative eigenvalue, and M M may.",
@@ -173,9 +176,9 @@ def an_iteration_that_moves_away(answer):
         )
         if not np.isfinite(Z).all():
             raise NotYet(
-                "For some M the numbers grow without an end. Look at G = M Z in the beginning: is it near enough to I?"
+                "For some M the numbers grow without bound. Look at G = M Z at the start: is it near enough to I?"
             )
-        hint = "After 30 steps M Z M should be M. Put a number g in the place of G: where does it go?"
+        hint = "After 30 steps M Z M should be M. Put a number g in place of G: where does it go?"
         close(M @ Z @ M, M, hint, 1e-5)
 
 
@@ -202,7 +205,7 @@ def a_pooling_that_averages(answer):
     likely(
         found[1],
         (each.sum((0, 1)), "That is dw. From w to u there is a softmax, which has a gradient of its own."),
-        (w * each.sum((0, 1)), "The softmax of one number depends on all: something is missing behind w ⊙ dw."),
+        (w * each.sum((0, 1)), "The softmax of one number depends on all: something is missing after w ⊙ dw."),
         (
             w * (each - (each * w).sum(-1, keepdims=True)),
             "One u serves all samples and heads, so its gradient is their sum.",
