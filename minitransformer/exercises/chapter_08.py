@@ -132,7 +132,7 @@ def a_rule_of_your_own(answer):
         layers,
         D[np.tri(64, k=-1) > 0].max(),
         "The mask is right. How does word 63 hear of word 1?",
-        (D[63, 0], "So far it is to word 0. Is there a word that is harder to reach?"),
+        (D[63, 0], "That is the distance to word 0. Is there a word that is harder to reach?"),
         tolerance=1e-9,
     )
 
@@ -165,7 +165,9 @@ def how_far_is_heard(answer):
         found = answer(rho, L)
         if np.shape(found) != (2,):
             raise NotYet("The function should return two numbers.")
-        close(found[0], right[0], "How many ways lead Lρ places to the right, and which weight has each layer on it?")
+        close(
+            found[0], right[0], "How many ways lead Lρ places to the right, and what weight does each layer put on it?"
+        )
         expect(
             found[1],
             right[1],
@@ -220,7 +222,7 @@ def a_window_without_a_matrix(answer):
         right,
         "Y: compare it with dense attention under the mask 0 ≤ i − j ≤ ρ, first the first rows.",
         (dot_product_attention(Q, K, V, mask=near & (i - j <= 1))[0], "A query sees ρ keys before it and its own."),
-        (dot_product_attention(Q, K, V, mask=near, scale=1.0)[0], "The scores are to be divided by √d."),
+        (dot_product_attention(Q, K, V, mask=near, scale=1.0)[0], "The scores have to be divided by √d."),
         (nobody @ V, "In the first rows, keys that are not there count with a weight of e⁰."),
     )
     found = several(pullback(dY), "dQ", "dK", "dV")
@@ -236,5 +238,5 @@ def a_window_without_a_matrix(answer):
         answer(*rng.standard_normal((3, n, 2)), 2)
         if peak() > n * n:
             raise NotYet(
-                "It is right, and somewhere it makes an array of n × n. Which array has n × (ρ + 1) entries in its place?"
+                "It is right, and somewhere it makes an array of n × n. Which array of n × (ρ + 1) entries could replace it?"
             )
