@@ -30,15 +30,15 @@ def rounds(answer):
     expect(
         answer[0],
         count,
-        "One round misses with probability 1 − p. All M of them miss with which?",
-        (count - 1, "So many rounds miss in more than 1 % of the cases."),
+        "One round misses with probability 1 − p. With what probability do all M of them miss?",
+        (count - 1, "That many rounds miss in more than 1 % of the cases."),
         (5, "With four buckets p is the square of what it is with two."),
         tolerance=1e-9,
     )
     expect(
         answer[1],
         1 - (1 - far) ** count,
-        "The rounds are right. At 120° one round has another p, and they should meet in at least one of them.",
+        "The rounds are right. At 120° one round has a different p, and they should meet in at least one of them.",
         (count * far, "Probabilities of several rounds do not add up: two vectors can meet in more than one."),
         ((1 - far) ** count, "That is the probability that they never meet."),
         tolerance=0.01,
@@ -52,7 +52,7 @@ def nobodys_tokens(answer):
         expect(
             answer(C),
             (1 - 1 / C) ** C,
-            "How likely does one cluster leave a query out? And all C, which do not know of each other?",
+            "How likely is one cluster to leave a query out? And all C, which do not know of each other?",
             (1 - 1 / C, "That is one cluster. There are C of them."),
             (0, "As many places as queries are not enough if some queries get two."),
             (1 / np.e, "That is what it comes near to, for many clusters."),
@@ -121,7 +121,7 @@ def an_order_of_two(answer):
                 1 / (1 + np.exp(-tau * (stay - change) / 2)),
                 "The logits are divided by τ: the colder, the harder the choice.",
             ),
-            (1 / (1 + np.exp((stay - change) / tau / 2)), "This is the probability to change places."),
+            (1 / (1 + np.exp((stay - change) / tau / 2)), "This is the probability of changing places."),
         )
 
 
@@ -162,7 +162,7 @@ def rounds_that_overlap(answer):
     expect(
         answer(S, V, sees),
         right,
-        "Which weight has a pair that two rounds see? It should have the one that it has in a single softmax.",
+        "What weight does a pair get that two rounds see? It should have the one that it has in a single softmax.",
         (twice, "As printed, a pair that N rounds see weighs N times as much as it should."),
         (cut, "Taking N off a score divides its weight by e to the N, and not by N."),
         (np.mean(each, 0), "Rounds do not weigh the same: the more they see, the more they count."),
@@ -202,7 +202,7 @@ def back_without_a_memory(answer):
     expect(
         found[0],
         X_1,
-        "X_1: F was added, of X_2, which is known again by now.",
+        "X_1: what was added is F of X_2, which is known again by now.",
         (Y_1 - F(Y_2)[0], "X_1: F read X_2, and not what G made of it."),
     )
     dX_1 = dY_1 + G(Y_1)[1](dY_2)
@@ -233,12 +233,12 @@ def query_and_key_at_once(answer):
     expect(
         Y,
         right,
-        "Y: keys have length one, queries have not, and the diagonal of A is zero.",
+        "Y: keys have length one, queries do not, and the diagonal of A is zero.",
         (A @ V, "Y: every query still sees itself."),
-        ((A * others) @ V, "Y: the own weight was removed after the softmax, and the others no longer sum to one."),
+        ((A * others) @ V, "Y: a row's own weight was removed after the softmax, and the others no longer sum to one."),
         (dot_product_attention(Q, Q, V, mask=others)[0], "Y: keys should be brought to length one."),
         (dot_product_attention(K, K, V, mask=others)[0], "Y: only keys are brought to length one."),
-        (dot_product_attention(Q, K, V, mask=others, scale=1.0)[0], "Y: the scores are to be divided by √d."),
+        (dot_product_attention(Q, K, V, mask=others, scale=1.0)[0], "Y: the scores have to be divided by √d."),
     )
     found = several(pullback(dY), "dQ", "dV")
     as_query, as_key, _ = back(dY)

@@ -1,4 +1,4 @@
-"""Reformer's hash: how likely two vectors fall into one bucket, and who sees whom once tokens are sorted by bucket."""
+"""Reformer's hash: how likely two vectors are to share a bucket, and who sees whom once tokens are sorted by bucket."""
 
 from typing import NamedTuple
 

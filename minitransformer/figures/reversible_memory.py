@@ -1,4 +1,4 @@
-"""What the way back has to remember, by depth: a plain stack and a reversible one."""
+"""What the backward pass has to remember, by depth: a plain stack and a reversible one."""
 
 from typing import NamedTuple
 
