@@ -149,7 +149,7 @@ def the_clustering_of_a_window(answer):
             right,
             "Count pairs on one side, and pairs on different sides, out of all ρ(2ρ − 1).",
             ((rho - 1) / (2 * rho - 1), "These are the pairs on one side. Two on different sides can be near too."),
-            (3 / 4, "That is what it comes near to, for a wide window."),
+            (3 / 4, "That is what it approaches, for a wide window."),
         )
 
 

@@ -259,7 +259,7 @@ def value(function: Callable[..., Any], *args: Any) -> Any:
 
 def alone(function: Callable[..., Any], wanted: Any, *args: Any, pullback: bool = True) -> None:
     """What is right for samples and heads is right for one of them alone, without axes in front; so is its derivative."""
-    hint = "It is right with axes in front, and not without. There may be any number of them, or none."
+    hint = "It is right with axes in front, but not without. There may be any number of them, or none."
     try:
         close(value(function, *args) if pullback else function(*args), wanted, hint)
         if pullback:
@@ -267,7 +267,7 @@ def alone(function: Callable[..., Any], wanted: Any, *args: Any, pullback: bool 
     except (NotYet, Untried):
         raise
     except Exception as error:  # axes that are not there
-        raise NotYet(f"{hint} Without, it raises {type(error).__name__}: {error}.") from None
+        raise NotYet(f"{hint} Without them it raises {type(error).__name__}: {error}.") from None
 
 
 def without_a_matrix(n: int, function: Callable[..., Any], *args: Any) -> None:
