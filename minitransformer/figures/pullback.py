@@ -48,35 +48,35 @@ def data() -> PullbackData:
 
 
 PLACES = {  # centre and lower edge of each array, in cells
-    "X": (1.0, 19.6),
-    "U": (9.4, 19.6),
-    "F": (18.6, 19.6),
-    "Y": (25.6, 19.6),
-    "linear_1.X": (9.4, 11.9),
-    "linear_1.W": (4.9, 11.9),
-    "linear_1.b": (4.9, 15.5),
-    "activation.slope": (14.0, 11.9),
-    "linear_2.X": (25.6, 11.9),
-    "linear_2.W": (21.9, 11.9),
-    "linear_2.b": (18.7, 11.9),
+    "X": (1.0, 20.4),
+    "U": (7.3, 20.4),
+    "F": (15.0, 20.4),
+    "Y": (21.9, 20.4),
+    "linear_1.X": (7.3, 12.7),
+    "linear_1.W": (3.7, 12.7),
+    "linear_1.b": (3.7, 16.3),
+    "activation.slope": (11.4, 12.7),
+    "linear_2.X": (21.9, 12.7),
+    "linear_2.W": (18.4, 12.7),
+    "linear_2.b": (15.5, 12.7),
     "dX": (1.0, 1.9),
-    "dU": (9.4, 1.9),
-    "dF": (18.6, 1.9),
-    "dY": (25.6, 1.9),
-    "dW_1": (9.4, 7.0),
-    "db_1": (9.4, 0.0),
-    "dW_2": (25.6, 6.4),
-    "db_2": (25.6, 0.0),
+    "dU": (7.3, 1.9),
+    "dF": (15.0, 1.9),
+    "dY": (21.9, 1.9),
+    "dW_1": (7.3, 7.0),
+    "db_1": (7.3, 0.0),
+    "dW_2": (21.9, 6.4),
+    "db_2": (21.9, 0.0),
 }
 FORWARD = {("X", "U"): "$X W_1 + b_1$", ("U", "F"): "$\\max(0, U)$", ("F", "Y"): "$F W_2 + b_2$"}
 BACKWARD = {
     ("dY", "dF"): "$dY\\,W_2^T$",
     ("dF", "dU"): "$\\mathrm{slope} \\odot dF$",
     ("dU", "dX"): "$dU\\,W_1^T$",
-    ("dY", "dW_2"): "$dW_2 = F^T\\,dY$",
-    ("dU", "dW_1"): "$dW_1 = X^T\\,dU$",
-    ("dY", "db_2"): "$db_2$ = sum over tokens",
-    ("dU", "db_1"): "$db_1$ = sum over tokens",
+    ("dY", "dW_2"): "$dW_2 =$\n$F^T\\,dY$",
+    ("dU", "dW_1"): "$dW_1 =$\n$X^T\\,dU$",
+    ("dY", "db_2"): "$db_2$ = sum of rows",
+    ("dU", "db_1"): "$db_1$ = sum of rows",
 }
 READS = {  # a field of the pullback, and the gradient whose step reads it; no step reads the numbers of a b
     "linear_2.W": "dF",
@@ -94,7 +94,7 @@ FIELDS = {
     "linear_2.W": "W = $W_2$",
     "linear_2.b": "b = $b_2$",
 }
-BOXES = {"linear_1": (2.4, 10.9), "activation": (11.5, 16.5), "linear_2": (17.1, 28.1)}  # left and right
+BOXES = {"linear_1": (1.3, 8.7), "activation": (9.05, 13.75), "linear_2": (14.1, 24.3)}  # left and right
 DARK, REMEMBERED = "0.2", "#20639b"
 
 
@@ -109,17 +109,17 @@ def draw(d: PullbackData) -> Figure:
     """Above, values go forward. In the middle, in boxes, what each step remembers; blue arrows go down from X, W and slope
     to the step back that reads them, none leaves b. Below, gradients come back, with those of weights and biases.
     """
-    fig, ax = figure(width=13.2, height=8.68)
+    fig, ax = figure(width=10, height=9.75)
     fig.set_layout_engine("none")
-    ax.set(position=(0, 0, 1, 1), xlim=(-1.75, 29.85), ylim=(-0.25, 24))
+    ax.set(position=(0, 0, 1, 1), xlim=(-1.25, 24.45), ylim=(-0.25, 24.8))
     ax.axis("off")
-    for text, y in ("forward", 21.1), ("remembered", 15.1), ("backward", 5.1):
-        ax.text(-1.1, y, text, rotation=90, ha="center", va="center", color="0.35")
+    for text, y in ("forward", 21.9), ("remembered", 15.9), ("backward", 5.1):
+        ax.text(-0.75, y, text, rotation=90, ha="center", va="center", color="0.35")
     for step, (left, right) in BOXES.items():
-        box = FancyBboxPatch((left, 11.5), right - left, 7.4, boxstyle="round,pad=0,rounding_size=0.4")
+        box = FancyBboxPatch((left, 12.3), right - left, 7.4, boxstyle="round,pad=0,rounding_size=0.4")
         box.set(facecolor="0.92", edgecolor="none", zorder=0)
         ax.add_patch(box)
-        ax.text((left + right) / 2, 17.8, step, ha="center", va="bottom", family="monospace", weight="bold")
+        ax.text((left + right) / 2, 18.6, step, ha="center", va="bottom", family="monospace", weight="bold")
     drawn = arrays(d)
     for name, array in drawn.items():
         _matrix(ax, array, *PLACES[name])
