@@ -46,30 +46,30 @@ def data() -> Capacity:
 
 
 def draw(data: Capacity) -> Figure:
-    """Left: overlap with what was stored, by patterns per neuron; the line is the theory of the classical network. Right: the
-    capacity by neurons, the median of five draws and all of them as dots."""
-    fig, (left, right) = figure(1, 2, width=12.5, height=6)
+    """Above: overlap with what was stored, by patterns per neuron; the line is the theory of the classical network. Below:
+    the capacity by neurons, the median of five draws and all of them as dots."""
+    fig, (above, below) = figure(2, 1, height=11)
     for kind, overlaps in data.overlaps.items():
-        left.plot(data.loads, overlaps.mean(0), marker=MARKERS[kind], markersize=7, label=NAMES[kind])
-    left.axvline(THEORY, color="0.3", linestyle=":", linewidth=2)
-    left.text(THEORY * 0.9, 0.03, f"{THEORY}", ha="right", color="0.3")
-    left.set(xscale="log", ylim=(0, 1.05), xlabel="patterns per neuron $m/d$", ylabel="overlap after recall")
-    left.set_title(f"{NEURONS} neurons, 8 flipped")
-    left.text(0.55, 0.5, NAMES["classical"], color="#20639b")
-    left.text(9, 0.66, NAMES["power 3"], ha="right", color="#c8553d")
-    left.text(0.35, 0.91, f"{NAMES['exponential']},", color="#3b8554")
-    left.text(0.35, 0.84, "and modern", color="#8a5a9e")
+        above.plot(data.loads, overlaps.mean(0), marker=MARKERS[kind], markersize=7, label=NAMES[kind])
+    above.axvline(THEORY, color="0.3", linestyle=":", linewidth=2)
+    above.text(THEORY * 0.9, 0.03, f"{THEORY}", ha="right", color="0.3")
+    above.set(xscale="log", ylim=(0, 1.05), xlabel="patterns per neuron $m/d$", ylabel="overlap after recall")
+    above.set_title(f"{NEURONS} neurons, 8 flipped")
+    above.text(0.55, 0.5, NAMES["classical"], color="#20639b")
+    above.text(9, 0.66, NAMES["power 3"], ha="right", color="#c8553d")
+    above.text(0.35, 0.91, f"{NAMES['exponential']},", color="#3b8554")
+    above.text(0.35, 0.84, "and modern", color="#8a5a9e")
     for kind, counts in data.capacities.items():
         d = data.neurons[kind]
-        (line,) = right.plot(d, np.median(counts, 1), marker=MARKERS[kind], markersize=9, label=NAMES[kind])
-        right.plot(np.repeat(d, counts.shape[1]), counts.ravel(), "o", color=line.get_color(), markersize=4, alpha=0.6)
+        (line,) = below.plot(d, np.median(counts, 1), marker=MARKERS[kind], markersize=9, label=NAMES[kind])
+        below.plot(np.repeat(d, counts.shape[1]), counts.ravel(), "o", color=line.get_color(), markersize=4, alpha=0.6)
     d = np.array([30.0, 550])
-    right.plot(d, THEORY * d, color="0.3", linestyle=":", linewidth=2)
-    right.set(xscale="log", yscale="log", xlabel="neurons $d$", ylabel="capacity: patterns")
-    plain_ticks(right, x=[8, 16, 32, 64, 128, 256, 512])
-    right.set_title("one flipped")
-    right.text(24, 1800, NAMES["exponential"], color="#3b8554", va="center")
-    right.text(150, 1100, NAMES["power 3"], color="#c8553d", va="center")
-    right.text(230, 62, NAMES["classical"], color="#20639b", ha="right")
-    right.text(140, 11, f"{THEORY} $d$", color="0.3")
+    below.plot(d, THEORY * d, color="0.3", linestyle=":", linewidth=2)
+    below.set(xscale="log", yscale="log", xlabel="neurons $d$", ylabel="capacity: patterns")
+    plain_ticks(below, x=[8, 16, 32, 64, 128, 256, 512])
+    below.set_title("one flipped")
+    below.text(24, 1800, NAMES["exponential"], color="#3b8554", va="center")
+    below.text(150, 1100, NAMES["power 3"], color="#c8553d", va="center")
+    below.text(230, 62, NAMES["classical"], color="#20639b", ha="right")
+    below.text(140, 11, f"{THEORY} $d$", color="0.3")
     return fig

@@ -28,19 +28,19 @@ def data() -> Heads:
 
 
 def draw(data: Heads) -> Figure:
-    """Left: the part of the weight that moves on the way to the fixed point, of the sorted heads; in grey three models with
-    random weights, sorted likewise. Right: keys in use after one step, and at the fixed point; dotted: nothing has changed."""
-    fig, (left, right) = figure(1, 2, width=12.5, height=6)
+    """Above: the part of the weight that moves on the way to the fixed point, of the sorted heads; in grey three models with
+    random weights, sorted likewise. Below: keys in use after one step, and at the fixed point; dotted: nothing has changed."""
+    fig, (above, below) = figure(2, 1, height=11)
     rank = np.arange(1, 73)
     for k, random in enumerate(data.random["distance"]):
         label = "random weights, 3 draws" if k == 0 else None
-        left.plot(rank, np.sort(random.ravel()), color="0.6", linestyle="--", linewidth=1.8, label=label)
-    left.plot(rank, data.trained["distance"].ravel()[data.order], color="#20639b", linestyle="-", label="trained")
-    left.set(xlabel="head, by rank", xlim=(0, 73))
-    left.set(ylabel=r"weight that moves, $\frac{1}{2}\|p^* - p_1\|_1$", ylim=(0, 1))
-    left.legend(loc="upper left")
+        above.plot(rank, np.sort(random.ravel()), color="0.6", linestyle="--", linewidth=1.8, label=label)
+    above.plot(rank, data.trained["distance"].ravel()[data.order], color="#20639b", linestyle="-", label="trained")
+    above.set(xlabel="head, by rank", xlim=(0, 73))
+    above.set(ylabel=r"weight that moves, $\frac{1}{2}\|p^* - p_1\|_1$", ylim=(0, 1))
+    above.legend(loc="upper left")
     first, last = data.trained["first"].ravel(), data.trained["last"].ravel()
-    right.plot([1, 18], [1, 18], color="0.6", linestyle=":", linewidth=2)
-    right.plot(first, last, "o", color="#20639b", markersize=8, alpha=0.75, linestyle="none")
-    right.set(xlabel="keys in use after one step", ylabel="keys in use at the fixed point", xlim=(0, 18), ylim=(0, 18))
+    below.plot([1, 18], [1, 18], color="0.6", linestyle=":", linewidth=2)
+    below.plot(first, last, "o", color="#20639b", markersize=8, alpha=0.75, linestyle="none")
+    below.set(xlabel="keys in use after one step", ylabel="keys in use at the fixed point", xlim=(0, 18), ylim=(0, 18))
     return fig
