@@ -13,10 +13,10 @@ SAME = ("window", "bigbird")  # whose memory is that of dense attention
 
 
 def draw(data: Speed) -> Figure:
-    """Left: time against n, with a circle where each begins to pay. Right: what the backward pass remembers; the line of dense
+    """Above: time against n, with a circle where each begins to pay. Below: what the backward pass remembers; the line of dense
     attention is that of both patterns, too.
     """
-    fig, (time, memory) = figure(1, 2, width=13, height=7)
+    fig, (time, memory) = figure(2, 1, height=12.5)
     for (name, label), marker in zip(LABELS.items(), "vosD^.", strict=True):
         style = {"marker": marker, "markersize": 7}
         if name == "copy":

@@ -56,7 +56,7 @@ def draw(data: WhichFront) -> Figure:
     """A dot is a kind, an open one can't be causal. To the left is faster than dense attention, up has learned more; the stairs
     join the kinds that no other passes in both, which are named. Dense attention is the square.
     """
-    fig, axes = figure(1, 2, width=13, height=6.4, sharey=True)
+    fig, axes = figure(2, 1, height=11.5)
     for ax, n in zip(axes, SHOWN, strict=True):
         front = data.at[n]
         index = {name: k for k, name in enumerate(front.names)}
@@ -80,8 +80,7 @@ def draw(data: WhichFront) -> Figure:
         ax.axvline(1, color="0.75", linewidth=1.5, linestyle=":", zorder=0)
         left, right = 0.06 * front.times.min(), 1.6 * front.times.max()  # room for a name
         ax.set(xscale="log", title=f"n = {n:,}", xlabel="time over that of causal dense attention", xlim=(left, right))
-        ax.set(ylim=(0, 1), yticks=[0, 0.25, 0.5, 0.75, 1])
+        ax.set(ylabel="learned: 0 a bag, 1 the best", ylim=(0, 1), yticks=[0, 0.25, 0.5, 0.75, 1])
         plain_ticks(ax, x=[tick for tick in TICKS if left <= tick <= right])
-    axes[0].set_ylabel("learned: 0 a bag, 1 the best")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return fig
