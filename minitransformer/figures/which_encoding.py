@@ -229,11 +229,11 @@ def told(said: dict[str, Said]) -> str:
 
 # -------------------------------------------------------------------------------------------- the drawing
 
-WIDE = 13.0  # inches, and so are the others
-LEFT, RIGHT = (0.7, 4.75), (5.8, 12.95)  # from where to where questions and leaves reach
+WIDE = 10.0  # inches, and so are the others
+LEFT, RIGHT = (0.6, 3.95), (4.7, 9.95)  # from where to where questions and leaves reach
 LINE, EDGE = 0.315, 0.32  # heights of a line, and of a box without its lines
 GAP, STEP = 0.2, 0.6  # heights between leaves, and of an arrow
-LETTERS = {"question": 26, "names": 46, "evidence": 48, "fact": 23}  # of a line
+LETTERS = {"question": 20, "names": 33, "evidence": 37, "fact": 18}  # of a line
 LOOKS = {
     "question": {"facecolor": "#fff3c4", "linestyle": "-", "linewidth": 1.4},
     "fact": {"facecolor": "#cfe0ee", "linestyle": "-", "linewidth": 2.6},
@@ -297,7 +297,7 @@ def _row(ax: Axes, top: float, name: str, said: dict[str, Said], *, below: bool 
 
 def _down(ax: Axes, start: Row, end: Row, answer: str, said: Said | None = None) -> None:
     """The way to the next question, and beside it what drops out on the way."""
-    x, y = LEFT[0] + 0.55, (start.bottom + end.top) / 2
+    x, y = LEFT[0] + 0.5, (start.bottom + end.top) / 2
     _line(ax, (x, start.bottom), (x, end.top))
     ax.text(x - 0.1, y, answer, ha="right", va="center")
     if said:
@@ -317,8 +317,9 @@ def _lines(said: Said) -> list[tuple[str, str]]:
 
 def _wrapped(text: str, letters: int) -> list[str]:
     """In lines of at most so many letters; as few as can be, and of about one length."""
-    count = len(textwrap.wrap(text, letters))
-    tried = (textwrap.wrap(text, width, break_long_words=False) for width in range(1, letters + 1))
+    whole = {"break_long_words": False, "break_on_hyphens": False}
+    count = len(textwrap.wrap(text, letters, **whole))
+    tried = (textwrap.wrap(text, width, **whole) for width in range(1, letters + 1))
     return next(lines for lines in tried if len(lines) == count)
 
 
