@@ -124,18 +124,18 @@ def _look(layers: tuple[Layer, ...], params: Tree, X: Array) -> Rung:
 # ------------------------------------------------------------------------------------------------- the drawing
 
 NEW, OLD, PALE = "#a82a12", "0.46", "0.78"
-CELL, COLUMNS, WORDS = (6.2, 2.1), (0.92, 0.68), 3.32  # a cell; its first column and their distance; where words begin
+CELL, COLUMNS, WORDS = (5.0, 2.1), (0.74, 0.54), 2.66  # a cell; its first column and their distance; where words begin
 HEIGHTS = {"x": 0.22, "c": 0.88, "y": 1.54}
 SAID = {
-    1: ("a GRU", "from the row before\nand one candidate"),
-    2: ("unrolled", "the same state, as a\nsum of candidates"),
-    3: ("free the weights", "$x_3$ asks; one weight\nfor each candidate"),
-    4: ("free the candidates", "$c_j$ reads $x_j$ only,\nand $c_3$ asks"),
-    5: ("separate queries,\nkeys and values", "till now one vector\nwas all three"),
-    6: ("H heads", "each has weights of\nits own (here H = 2)"),
+    1: ("a GRU", "from the row\nbefore and one\ncandidate"),
+    2: ("unrolled", "the same state,\nas a sum of\ncandidates"),
+    3: ("free the\nweights", "$x_3$ asks; one\nweight for each\ncandidate"),
+    4: ("free the\ncandidates", "$c_j$ reads $x_j$ only,\nand $c_3$ asks"),
+    5: ("separate\nqueries, keys\nand values", "till now one\nvector was all\nthree"),
+    6: ("H heads", "each has weights\nof its own\n(here H = 2)"),
     7: ("look both ways", "$y_3$ reads $x_4$, too"),
-    8: ("positions", "a vector π tells where\na token stands"),
-    9: ("a nonlinearity after", "a network $g$,\non each row"),
+    8: ("positions", "a vector π for\neach place"),
+    9: ("a nonlinearity\nafter", "a network $g$,\non each row"),
 }
 
 
@@ -170,7 +170,7 @@ def _words(ax: Axes, corner: tuple[float, float], number: int) -> None:
 
 def _key(ax: Axes, corner: tuple[float, float]) -> None:
     """Names of the three levels."""
-    for level, name in {"y": "rows: we follow $y_3$", "c": "candidates", "x": "tokens"}.items():
+    for level, name in {"y": "rows:\nwe follow $y_3$", "c": "candidates", "x": "tokens"}.items():
         for j in range(N):
             strong = level == "y" and j == ROW
             place = _place(corner, level, j)
