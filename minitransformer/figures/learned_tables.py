@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.learned_tables import BERT, SHORT, cosines
-from minitransformer.figures.style import SIGNED, figure
+from minitransformer.figures.style import SIGNED, figure, minuses
 from minitransformer.typing import Array
 
 
@@ -41,8 +41,11 @@ def draw(data: LearnedTables) -> Figure:
     fig, axes = figure(count, 2, width=10, height=4.3 * count, width_ratios=(1, 1.15))
     for (left, right), (name, C) in zip(axes, data.cosines.items(), strict=True):
         n, row = len(data.lengths[name]), data.marked[name]
-        image = left.imshow(C, cmap=SIGNED, vmin=-1, vmax=1, extent=(0, n, n, 0))
-        left.set(title=name, ylabel="position $i$", xticks=(0, row, n), yticks=(0, row, n))
+        image = left.imshow(C, cmap=SIGNED, vmin=-1, vmax=1)
+        minuses(left, C, 1, side=8)
+        ticks = np.array([0, row, n]) * len(C) / n - 0.5
+        left.set(title=name, ylabel="position $i$")
+        left.set(xticks=ticks, xticklabels=(0, row, n), yticks=ticks, yticklabels=(0, row, n))
         right.plot(data.neighbours[name], "-", color="#20639b")
         right.axvline(row - 1, color="#c8553d", linewidth=2, linestyle="--", zorder=0)
         right.set(title=r"$\cos(\pi_i, \pi_{i+1})$", xlim=(0, n - 1), ylim=(-0.55, 1.05), xticks=(0, row, n))

@@ -39,17 +39,17 @@ def data(n: int = 128, width: int = 256, widths: tuple[int, ...] = (64, 128, 256
 
 
 def draw(data: SinusoidProducts) -> Figure:
-    """Left: the Gram matrix. Right: one of its rows for each width, with a dot where it stops falling."""
-    fig, (left, right) = figure(1, 2, width=13, height=6, width_ratios=(1, 1.2))
-    image = left.imshow(data.gram)
-    left.set(title=rf"$\langle\pi_i, \pi_j\rangle$ for $D = {data.width}$")
-    left.set(xlabel="position $j$", ylabel="position $i$", xticks=(0, 50, 100), yticks=(0, 50, 100))
-    fig.colorbar(image, ax=left, shrink=0.8, pad=0.03, ticks=(0, 40, 80, 120))
+    """Above: the Gram matrix. Below: one of its rows for each width, with a dot where it stops falling."""
+    fig, (above, below) = figure(2, 1, width=8, height=11.5, height_ratios=(1.2, 1))
+    image = above.imshow(data.gram)
+    above.set(title=rf"$\langle\pi_i, \pi_j\rangle$ for $D = {data.width}$")
+    above.set(xlabel="position $j$", ylabel="position $i$", xticks=(0, 50, 100), yticks=(0, 50, 100))
+    fig.colorbar(image, ax=above, shrink=0.8, pad=0.03, ticks=(0, 40, 80, 120))
     shades = ("#b9cfe2", "#7fa8cb", "#20639b", "#15466e", "#0a2238")
     for width, line, until, shade in zip(data.widths, data.profiles, data.falls_until, shades, strict=True):
-        right.plot(line, "-", color=shade, label=f"{width}: until {until}")
-        right.plot(until, line[until], "o", color="#c8553d", markersize=9)
-    right.set(title=r"$\langle\pi_i, \pi_j\rangle\;/\;(D/2)$", ylim=(0, 1.02))
-    right.set(xlabel="distance $|i - j|$", xlim=(0, 127), xticks=(0, 50, 100))
-    right.legend(title="$D$ and where it falls", borderaxespad=0, labelspacing=0.3)
+        below.plot(line, "-", color=shade, label=f"{width}: until {until}")
+        below.plot(until, line[until], "o", color="#c8553d", markersize=9)
+    below.set(title=r"$\langle\pi_i, \pi_j\rangle\;/\;(D/2)$", ylim=(0, 1.02))
+    below.set(xlabel="distance $|i - j|$", xlim=(0, 127), xticks=(0, 50, 100))
+    below.legend(title="$D$ and where it falls", loc="lower left", ncols=2, labelspacing=0.3)
     return fig

@@ -76,11 +76,17 @@ def outer_labels(axes: Any, x: str, y: str) -> None:
         ax.set_xlabel(x)
 
 
-def minuses(ax: Any, Z: Any, top: float) -> None:
-    """A minus in each cell of a picture of Z that is clearly negative, below −top / 6: in grey, red and blue are the same."""
-    i, j = np.nonzero(Z < -top / 6)
-    colours = np.where(Z[i, j] < -0.6 * top, "white", "0.25")
-    ax.scatter(j, i, marker="_", s=90, linewidths=2, c=colours)
+def minuses(ax: Any, Z: Any, top: float, *, side: int = 1) -> None:
+    """A minus in each cell of a picture of Z that is clearly negative, below −top / 6: in grey, red and blue are the same.
+
+    Where cells are too small for it, in each square of side × side cells whose mean is.
+    """
+    rows, columns = len(Z) // side, Z.shape[1] // side
+    means = Z[: rows * side, : columns * side].reshape(rows, side, columns, side).mean((1, 3))
+    i, j = np.nonzero(means < -top / 6)
+    colours = np.where(means[i, j] < -0.6 * top, "white", "0.25")
+    middle = (side - 1) / 2
+    ax.scatter(side * j + middle, side * i + middle, marker="_", s=90, linewidths=2, c=colours)
 
 
 def plain_ticks(ax: Any, *, x: Any = None, y: Any = None) -> None:

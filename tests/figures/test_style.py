@@ -123,6 +123,13 @@ def test_a_minus_stands_in_what_is_clearly_negative():
     assert axes.collections[0].get_offsets().tolist() == [[0, 0], [1, 1]]
 
 
+def test_where_cells_are_small_a_minus_stands_in_a_square_of_them():
+    Z = np.array([[-2, -2, 0, 0], [-2, 1, 0, -1]])
+    _, axes = figure()
+    style.minuses(axes, Z, 3, side=2)
+    assert axes.collections[0].get_offsets().tolist() == [[0.5, 0.5]]
+
+
 def test_a_colour_means_one_thing_in_all_figures(root):
     """Weights are WEIGHTS and numbers with a sign are SIGNED: no other figure names a map that could be taken for one."""
     others = {"viridis", "cividis", "Greys", "gray_r", "Blues", "Blues_r", "Oranges"}
