@@ -46,11 +46,11 @@
     const merge = box("merge neighbours", false, draw)
     const side = n * size, second = left + side + gap, low = top + side + 122, high = 76, step = (W - left) / n
     const grid = x => [...Array(n * n).keys()].map(c => svg("rect", { x: x + c % n * size, y: top + Math.floor(c / n) * size, width: size, height: size }))
-    const before = grid(left), after = grid(second), frame = x => svg("rect", { x, y: top, width: side, height: side, fill: "none", stroke: "var(--line)" })
+    const before = grid(left), after = grid(second), minuses = svg("path", { stroke: "currentColor", "stroke-width": 1.3 }), frame = x => svg("rect", { x, y: top, width: side, height: side, fill: "none", stroke: "var(--line)" })
     const bars = [...Array(n).keys()].map(r => svg("rect", { x: left + r * step + 1, width: step - 3, rx: 1.5, fill: "var(--a)" }))
     const says = svg("text", { x: second + side / 2, y: top - 9, "text-anchor": "middle" }), middle = { "text-anchor": "middle" }
     const art = svg("svg", { viewBox: `0 0 ${W} ${low + 40}`, role: "img", style: "max-width:32rem", "aria-label": "a matrix, what fewer columns make of it, and its singular values" },
-      ...before, ...after, frame(left), frame(second), says, svg("text", { x: left + side / 2, y: top - 9, ...middle }, "A"),
+      ...before, ...after, minuses, frame(left), frame(second), says, svg("text", { x: left + side / 2, y: top - 9, ...middle }, "A"),
       svg("text", { x: 14, y: top + side / 2, ...middle, transform: `rotate(-90 14 ${top + side / 2})` }, "query i"),
       ...[left, second].map(x => svg("text", { x: x + side / 2, y: top + side + 17, ...middle }, "key j")), ...bars,
       svg("line", { x1: left, x2: W, y1: low, y2: low, stroke: "currentColor" }), svg("text", { x: 14, y: low - 4, ...middle }, "σ"),
@@ -59,10 +59,14 @@
     stage.append(art)
     function draw() {
       const k = data.columns[columns.value], s = 2 ** sharp.value, found = compute(head, s, k), most = Math.max(...found.A.flat())
-      for (const [cells, M] of [[before, found.A], [after, found.fewer[merge.checked ? "merged" : "best"]]]) cells.forEach((cell, c) => {
+      const fewer = found.fewer[merge.checked ? "merged" : "best"]
+      for (const [cells, M] of [[before, found.A], [after, fewer]]) cells.forEach((cell, c) => {
         const x = M[Math.floor(c / n)][c % n] / most
         cell.setAttribute("fill", `color-mix(in srgb, var(--${x < 0 ? "b" : "a"}) ${Math.min(100, 100 * Math.abs(x))}%, transparent)`)
       })
+      // in grey, a minus tells what is clearly negative
+      minuses.setAttribute("d", fewer.flatMap((row, i) => row.map((x, j) =>
+        x < -most / 10 ? `M${second + j * size + 2} ${top + (i + 0.5) * size}h${size - 4}` : "")).join(""))
       says.textContent = merge.checked ? `${k} mean${k > 1 ? "s" : ""} of ${n / k} neighbour${k < n ? "s" : ""}` : `best matrix of rank ${k}`
       bars.forEach((bar, r) => {
         const h = Math.max(1, found.sigma[r] / found.sigma[0] * high)
