@@ -287,7 +287,7 @@ def embedding(tokens: Int[Array, "*batch"], E: Float[Array, "vocabulary D"]):
 Gate = Literal["sigmoid", "relu", "gelu", "silu", "none"]
 
 
-class GatedPullback(Pullback):
+class GatedProductPullback(Pullback):
     """y = f(a) b, a product: db = f(a) dy, and f(a) gets b dy, so that da = f′(a) b dy."""
 
     F: Array
@@ -310,7 +310,7 @@ def gated(A: Float[Array, "*batch E"], B: Float[Array, "*batch E"], gate: Gate =
     if not (gate == "gelu" and A.dtype == np.float64) and (loops := loops_in("pointwise")):
         return loops.gated(A, B, gate)
     F, activation = _GATE_FUNCTIONS[gate](A)
-    return F * B, GatedPullback(F, B, activation)
+    return F * B, GatedProductPullback(F, B, activation)
 
 
 class GLUPullback(Pullback):
@@ -549,7 +549,7 @@ __all__ = [
     "CrossEntropyPullback",
     "EmbeddingPullback",
     "GLUPullback",
-    "GatedPullback",
+    "GatedProductPullback",
     "LayerNormOutsidePullback",
     "LayerNormPullback",
     "LinearPullback",

@@ -1,5 +1,7 @@
 """Trees and composition."""
 
+import re
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -310,3 +312,13 @@ def test_a_query_that_sees_no_key_is_no_trouble():
     for trouble in (np.nan, np.inf):
         assert first_nonfinite([Softmax(np.zeros(2), np.array([-np.inf, trouble]))]) == "0.L"
     assert first_nonfinite(Softmax(np.array([-np.inf]), np.zeros(1))) == "Y"
+
+
+def test_no_two_pullbacks_have_one_name(root):
+    """A chapter or a debugger prints the name alone."""
+    found = Counter(
+        name
+        for path in (root / "minitransformer").rglob("*.py")
+        for name in re.findall(r"^class (\w+Pullback)\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert {name for name, times in found.items() if times > 1} == set()

@@ -126,7 +126,7 @@ def score(trained: Trained, task: str, length: int) -> float:
 # -------------------------------------------------------------------------------- drawn tasks as objectives
 
 
-class AnswersPullback(Pullback):
+class TransposedPullback(Pullback):
     """From the gradient of the answers: transposed back to that of the logits if they were transposed, then through the model."""
 
     model: Pullback
@@ -175,7 +175,7 @@ class Drawn(DrawnTask):
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P(right answer) over the answers that count."""
         logits, pullback = model(params, batch.tokens, rng=rng)
-        answers = self._answers(logits), AnswersPullback(pullback, self.task == "span")
+        answers = self._answers(logits), TransposedPullback(pullback, self.task == "span")
         return loss_of(answers, batch.targets, batch.counts)
 
     def right(self, model: Any, params: Tree, length: int, *, samples: int = 128) -> float:

@@ -45,7 +45,7 @@ def reach(layers: int, segment: int, memory: int) -> int:
     return -start
 
 
-class MemoryPullback(Pullback):
+class MemoryStackPullback(Pullback):
     """As that of a stack: the memory is a constant, and nothing goes back to the segments before.
 
     memory   what the next segment looks back at
@@ -124,7 +124,7 @@ class MemoryStack(Stack):
         causal: bool = True,
         mask: Bool[Array, "..."] | None = None,
         rng: np.random.Generator | None = None,
-    ) -> tuple[Float[Array, "*batch n {self.width}"], MemoryPullback]:
+    ) -> tuple[Float[Array, "*batch n {self.width}"], MemoryStackPullback]:
         """One segment. Pullback: dY to (dparams, dX); `pullback.memory` is the memory for the next one.
 
         memory   of the segment before, one array for each block; None for the first
@@ -137,7 +137,7 @@ class MemoryStack(Stack):
             X, pullback = block(own, X, before=rows, causal=causal, mask=_with_memory(mask, rows), rng=rng)
             pullbacks.append(pullback)
         X, norm = self._last_norm(params, X)
-        return X, MemoryPullback(StackPullback(tuple(pullbacks), norm, self.ties), tuple(kept))
+        return X, MemoryStackPullback(StackPullback(tuple(pullbacks), norm, self.ties), tuple(kept))
 
     @checked
     def step(  # type: ignore[override]

@@ -13,7 +13,7 @@ import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.checks import frozen
-from minitransformer.positions.none import UnchangedPullback
+from minitransformer.positions.none import FixedPositionsPullback
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Integer, NonNegative, PositiveNumber
 from minitransformer.typing import Array, Float, checked
@@ -116,9 +116,9 @@ class SinusoidalPositions:
         """Y = X + Π, where row 0 of X stands at position `first`."""
         last = first + X.shape[-2]
         if first < 0:
-            return X + sinusoids(X.shape[-2], self.width, first=first).astype(X.dtype), UnchangedPullback()
+            return X + sinusoids(X.shape[-2], self.width, first=first).astype(X.dtype), FixedPositionsPullback()
         table = _table(self.width, max(64, 1 << (last - 1).bit_length()), X.dtype)  # one serves many lengths
-        return X + table[first:last], UnchangedPullback()
+        return X + table[first:last], FixedPositionsPullback()
 
 
 class LearnableSinusoidParams(NamedTuple):

@@ -9,7 +9,7 @@ from minitransformer.ranges import Integer
 from minitransformer.typing import Array, Float, checked
 
 
-class UnchangedPullback(Pullback):
+class FixedPositionsPullback(Pullback):
     """Y = X, or X + a constant, so dX = dY."""
 
     def __call__(self, dY: Array) -> tuple[NoParams, Array]:
@@ -29,4 +29,4 @@ class NoPositions:
     @checked
     def __call__(self, params: NoParams, X: Float[Array, "*batch n {self.width}"], *, first: Integer = 0):
         """The rows stay as they are: Y = X."""
-        return X, UnchangedPullback()
+        return X, FixedPositionsPullback()

@@ -96,7 +96,7 @@ def votes(
     return said.transpose(1, 0, 2).reshape(*U.shape[:-1], outputs, d), VotesPullback(U, W)
 
 
-class RoutingPullback(Pullback):
+class RoutePullback(Pullback):
     """Round T gives Y; each round before it only changes the weights of the next. From the last round to the first, with db = 0,
 
     dv_j = dy_j in round T, else Σ_i db_ij u_j|i         and du_j|i += db_ij v_j: agreement is a product of both
@@ -131,7 +131,7 @@ def route(
     logits: Float[Array, "..."] | None = None,
     *,
     iterations: Iterations = 3,
-) -> tuple[Float[Array, "*batch outputs d"], RoutingPullback]:
+) -> tuple[Float[Array, "*batch outputs d"], RoutePullback]:
     """Outputs that the inputs agree on, after so many rounds.
 
         c_i = softmax_j(b_i),   v_j = squash(Σ_i c_ij u_j|i),   b_ij ← b_ij + ⟨u_j|i, v_j⟩
@@ -161,7 +161,7 @@ def route(
         V.append(v)
         squashes.append(back)
     shape = None if logits is None else logits.shape
-    return V[-1], RoutingPullback(votes, tuple(C), tuple(V), tuple(squashes), shape)
+    return V[-1], RoutePullback(votes, tuple(C), tuple(V), tuple(squashes), shape)
 
 
 # ----------------------------------------------------------------------------------------------- the layer
@@ -177,7 +177,7 @@ class CapsulesPullback(Pullback):
     """Back through the routing, then through the votes."""
 
     votes: VotesPullback
-    routing: RoutingPullback
+    routing: RoutePullback
 
     def __call__(self, dV: Array) -> tuple[CapsulesParams, Array]:
         dU, dW = self.votes(self.routing(dV))

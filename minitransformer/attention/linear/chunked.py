@@ -62,7 +62,7 @@ class Text(NamedTuple):
         return slice(self.before + piece.start, self.before + piece.stop)
 
 
-class PiecesPullback(Pullback):
+class InPiecesPullback(Pullback):
     """From the last piece to the first, with G = dS⁺: dM = [dY / D, −⟨dY / D, Y⟩], and where a piece has both,
 
     dφ(Q) = dM S⁺ᵀ + …,   dφ(K) = V⁺ Gᵀ + …,   dV⁺ = φ(K) G + …,   then G ← G + φ(Q)ᵀ dM
@@ -113,7 +113,7 @@ class PiecesPullback(Pullback):
 
 def in_pieces(
     core: FeatureAttention, Q: Array, K: Array, V: Array, *, causal: bool, mask: Array | None
-) -> tuple[Array, PiecesPullback] | None:
+) -> tuple[Array, InPiecesPullback] | None:
     """Attention, piece by piece, of a core whose features have no parameters and are made row by row.
 
     None if all features fit at once, and for more causal queries than keys: then the caller makes them whole.
@@ -146,4 +146,4 @@ def in_pieces(
             S = S + FK.mT @ V_piece
     Y, D = M[..., :-1], M[..., -1:]
     Y = Y * inverse(D)
-    return Y, PiecesPullback(text, Y, D, tuple(sums))
+    return Y, InPiecesPullback(text, Y, D, tuple(sums))

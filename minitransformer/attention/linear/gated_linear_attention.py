@@ -55,7 +55,7 @@ def overlap(S: Array, G: Array, gates: int) -> Array:
     return rows if gates == rows.shape[-1] else rows.sum(-1, keepdims=True)
 
 
-class GatedPullback(Pullback):
+class FadingPullback(Pullback):
     """Backwards in t, with G = ∂L/∂S_t, to which y_t = q_tᵀ S_t adds q_t dy_tᵀ:  dq_t = S_t dy_t.
 
     δS_t = Diag(δα_t) S_{t−1} + Diag(α_t) δS_{t−1} + δk_t v_tᵀ + k_t δv_tᵀ:  dk_t = G v_t,  dv_t = Gᵀ k_t,  G becomes Diag(α_t) G.
@@ -130,12 +130,12 @@ def gated_linear_attention(
     decay = by_channel(log_decay, K)
     if loops := loops_in("scan"):
         value = loops.gated_linear(Q, K, V, decay, initial)
-        return value, GatedPullback(Q, K, V, log_decay, initial, None if initial is None else value[1])
+        return value, FadingPullback(Q, K, V, log_decay, initial, None if initial is None else value[1])
     S, Y = empty(K, V) if initial is None else initial, np.empty_like(V)
     for t in range(K.shape[-2]):
         S = np.exp(decay[..., t, :, None]) * S + outer(K[..., t, :], V[..., t, :])
         Y[..., t, :] = read(Q[..., t, :], S)
-    return Y if initial is None else (Y, S), GatedPullback(Q, K, V, log_decay, initial, None if initial is None else S)
+    return Y if initial is None else (Y, S), FadingPullback(Q, K, V, log_decay, initial, None if initial is None else S)
 
 
 @checked
