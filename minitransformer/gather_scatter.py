@@ -44,7 +44,7 @@ def sum_by_index(dX: Array, index: Array, size: int) -> Array:
 def split_heads(X: Float[Array, "*batch n D"], heads: int) -> Float[Array, "*batch {heads} n d"]:
     """(*batch, n, H·d) to (*batch, H, n, d): head h gets columns h·d … (h+1)·d − 1. Its gradient is `merge_heads`."""
     if X.shape[-1] % heads:
-        raise ValueError(f"heads: {X.shape[-1]} columns are not divisible into {heads} heads")
+        raise ValueError(f"heads: {so_many(X.shape[-1], 'column')} can't be divided into {heads} heads")
     X = X.reshape(*X.shape[:-1], heads, X.shape[-1] // heads)
     return np.ascontiguousarray(X.swapaxes(-2, -3))
 

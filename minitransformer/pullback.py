@@ -24,6 +24,7 @@ import numpy as np
 from numpy import ndarray as Array  # as in `typing`, without waiting for Jaxtyping
 
 from minitransformer.marks import Pullback
+from minitransformer.ranges import so_many
 
 Tree = Any  # an array, None, or a (named) tuple, list or dict of trees
 Layer = Callable[..., tuple[Array, Pullback]]  # layer(params, X) -> (Y, pullback)
@@ -188,7 +189,8 @@ def chain(*layers: Layer) -> Layer:
 
     def chained(params: Sequence[Tree], X: Array, **options: Any) -> tuple[Array, ChainPullback]:
         if len(params) != len(layers):
-            raise ValueError(f"a chain of {len(layers)} layers needs {len(layers)} parameter trees, got {len(params)}")
+            links, trees = (so_many(len(layers), what) for what in ("layer", "parameter tree"))
+            raise ValueError(f"a chain of {links} needs {trees}, got {len(params)}")
         steps = []
         for layer, p in zip(layers, params, strict=True):
             X, pullback = layer(p, X, **options)

@@ -664,7 +664,7 @@ def test_a_state_that_was_made_by_hand_has_to_fit():
     _, left = SoftmaxAttention().step(NoParams(), K, K, K, state=None)
     changes = {"V": left.V[..., :3, :]}, {"length": -1, "written": [-1]}, {"length": 10**5}, {"length": 4}
     for changed in changes:  # after 3 positions nobody has written the fourth
-        with pytest.raises(ValueError, match=r"positions do not fit room of|state.length: -1 should be at least 0"):
+        with pytest.raises(ValueError, match=r"does not fit room of|state.length: -1 should be at least 0"):
             SoftmaxAttention().step(NoParams(), *[K[:, :, :1]] * 3, state=left._replace(**changed))
     with pytest.raises(ValueError, match=r"state: belongs to a batch \(2, 2\), should be that of \(1, 2\)"):
         SoftmaxAttention().step(NoParams(), *[K[:1]] * 3, state=left._replace(length=2))
@@ -697,7 +697,7 @@ def test_the_parts_of_a_state_have_to_fit_each_other(tier):
         {"length": 0},
         {"length": 10, "end": 10},
     ):
-        with pytest.raises(ValueError, match=r"positions do not fit room of|state.end: -1 should be at least 0"):
+        with pytest.raises(ValueError, match=r"do not fit room of|state.end: -1 should be at least 0"):
             core.step(NoParams(), *one, state=left._replace(**changed))
     _, other = SoftmaxAttention(Window(1)).step(NoParams(), K, K, K, state=None)
     with pytest.raises(ValueError, match=r"^state\.kept: Kept\(first=0, last=2\) should be Kept\(first=0, last=3\)"):
@@ -716,7 +716,7 @@ def test_the_parts_of_a_state_have_to_fit_each_other(tier):
                 params, *one, *(X[:, :, :1] for X in streams), state=left._replace(**{part: getattr(other, part)})
             )
         short = getattr(left, part)._replace(K=getattr(left, part).K[..., :1, :])
-        with pytest.raises(ValueError, match=r"^state: \d positions do not fit room of"):
+        with pytest.raises(ValueError, match=r"^state: length \d does not fit room of"):
             core.step(params, *one, *(X[:, :, :1] for X in streams), state=left._replace(**{part: short}))
 
 
@@ -734,7 +734,7 @@ def test_a_state_that_says_it_is_longer_than_it_is(tier):
     rng = np.random.default_rng(0)
     X, tokens = rng.standard_normal((1, 5, 8)).astype(np.float32), rng.integers(0, 7, (1, 5))
     for kind, said in (
-        (SoftmaxAttention(page=4), r"^state: \d positions do not fit 2 pages of 4"),
+        (SoftmaxAttention(page=4), r"^state: length \d does not fit 2 pages of 4"),
         (MemoryCompressed(2, 4, stride=2), r"^state: blocks and keys of 5 positions do not belong to \d positions"),
     ):
         layer = MultiHeadAttention(8, 2, core=kind)
@@ -755,7 +755,7 @@ def test_a_state_that_says_it_is_longer_than_it_is(tier):
     short = left.blocks.blocks[0]._replace(length=4)
     for wrong in ({"place": 6}, {"place": 0}, {"blocks": (short, *left.blocks.blocks[1:])}):
         with pytest.raises(
-            ValueError, match=r"^states\.blocks: .* rows of memory should be from 0 to 4, in all blocks"
+            ValueError, match=r"^states\.blocks: memories of length .* should have one length from 0 to 4 in all blocks"
         ):
             model.step(params, tokens, left._replace(blocks=left.blocks._replace(**wrong)))
 

@@ -12,6 +12,7 @@ from minitransformer.arrays import must_broadcast, one_dtype
 from minitransformer.functional import loops_in
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import so_many
 from minitransformer.typing import Array, Float, checked
 
 
@@ -97,7 +98,9 @@ def depthwise_convolution(
     if b is not None:
         must_broadcast(b, X.shape, "b", "X")
     if before is not None and not (causal and before.shape[-3] == left):
-        raise ValueError(f"before: {before.shape[-3]} rows for {K} taps, should be {K - 1}, with causal=True")
+        raise ValueError(
+            f"before: {so_many(before.shape[-3], 'row')} for {so_many(K, 'tap')}, should be {K - 1}, with causal=True"
+        )
     if A.shape[-1] == 1 and b is None and before is None and (loops := loops_in("convolution")):
         Y, convolve = loops.depthwise(X, A[..., 0], left=left)
         return Y, SharedPullback(convolve)

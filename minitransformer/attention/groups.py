@@ -12,6 +12,7 @@ import numpy as np
 
 from minitransformer.attention.multi_head import MultiHeadParams
 from minitransformer.pullback import Tree
+from minitransformer.ranges import so_many
 from minitransformer.typing import Array, checked
 
 
@@ -28,7 +29,7 @@ def mean_pool_heads(params: Tree, heads: int, groups: int) -> Tree:
 
     def pooled(W: Array) -> Array:
         if W.shape[-2] % groups:
-            raise ValueError(f"groups: {W.shape[-2]} heads of keys are not divisible into {groups} groups")
+            raise ValueError(f"groups: {so_many(W.shape[-2], 'head')} of keys can't be divided into {groups} groups")
         return W.reshape(*W.shape[:-2], groups, W.shape[-2] // groups, W.shape[-1]).mean(-2)
 
     return _in_each_attention(params, heads, pooled)
@@ -53,10 +54,12 @@ def _in_each_attention(tree: Tree, heads: int, change: Callable[[Array], Array])
         if width != tree.W_o.shape[-2]:
             raise ValueError("params: where heads of values share queries and keys, they can't share keys and values")
         if width % heads:
-            raise ValueError(f"heads: W_q has {width} columns, which are not divisible into {heads} heads")
+            raise ValueError(f"heads: W_q has {so_many(width, 'column')}, which can't be divided into {heads} heads")
         d, columns = width // heads, tree.W_k.shape[-1]
         if columns % d or heads % (columns // d):
-            raise ValueError(f"heads: W_k has {columns} columns, which {heads} heads of width {d} can't share")
+            raise ValueError(
+                f"heads: W_k has {so_many(columns, 'column')}, which {so_many(heads, 'head')} of width {d} can't share"
+            )
 
         def each(W: Any) -> Any:
             if W is None:

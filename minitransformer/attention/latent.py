@@ -26,7 +26,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, RMSNormPullback, linear, rms_norm
 from minitransformer.positions.rope import RoPE
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import PositiveNumber
+from minitransformer.ranges import PositiveNumber, so_many
 from minitransformer.typing import Array, Bool, Float, checked
 
 ABSORBED = 4  # a step of at most so many tokens is absorbed: making keys of all that came before would take longer
@@ -104,8 +104,9 @@ def latent_attention(
     one_dtype(Q=Q, Q_R=Q_R, C=C, K_R=K_R, W_uk=W_uk, W_uv=W_uv)
     H, d, m = Q.shape[-3], Q.shape[-1], C.shape[-2]
     if W_uk.shape[1] != H * d or W_uv.shape[1] % H:
-        columns = f"{W_uk.shape[1]} and {W_uv.shape[1]} columns"
-        raise ValueError(f"W_uk, W_uv: {columns}, for {H} heads of width {d}, should be {H * d} and a multiple of {H}")
+        columns = f"{W_uk.shape[1]} and {so_many(W_uv.shape[1], 'column')}"
+        heads = f"{so_many(H, 'head')} of width {d}"
+        raise ValueError(f"W_uk, W_uv: {columns}, for {heads}, should be {H * d} and a multiple of {H}")
     if mask is not None:
         must_broadcast(mask, (*Q.shape[:-1], m))
     scale = scale_for(d + Q_R.shape[-1])

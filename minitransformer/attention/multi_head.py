@@ -192,7 +192,7 @@ class MultiHeadAttention(Projected):
         if self.head_width is None:
             refuse_indivisible(self.width, self.heads)
         if self.groups is not None and self.heads % self.groups:
-            raise ValueError(f"groups: {self.heads} heads are not divisible into {self.groups} groups")
+            raise ValueError(f"groups: {so_many(self.heads, 'head')} can't be divided into {self.groups} groups")
         for rotate in (self.rotate, self.core.rotate):
             if rotate is not None and (isinstance(rotate, type) or not hasattr(rotate, "turn")):
                 raise TypeError(f"rotate: {rotate!r} turns nothing; an object like RoPE(d={self.d}) does")
@@ -206,7 +206,9 @@ class MultiHeadAttention(Projected):
         if self.core.queries_are_keys and self._groups != self.heads:
             raise ValueError(f"groups: in {type(self.core).__name__} queries are the keys, so there are as many")
         if self.core.key_heads is not None and self._groups != self.heads:
-            raise ValueError(f"groups: {type(self.core).__name__} has {self.core.key_heads} heads of keys of its own")
+            raise ValueError(
+                f"groups: {type(self.core).__name__} has {so_many(self.core.key_heads, 'head')} of keys of its own"
+            )
 
     @property
     def d(self) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minitransformer import terminal
+from minitransformer.ranges import so_many
 from minitransformer.registry import OLD_FIELDS, written_now
 from minitransformer.training.defaults import DATES, TEXT
 
@@ -256,7 +257,7 @@ def generate(args: argparse.Namespace) -> int:
             text = _continue(model, state.params, args.prompt, args.length, args.seed, **options)
     except GenerationInterrupted as interrupted:
         print(terminal.shown(args.prompt + decode(interrupted.tokens)), flush=True)
-        terminal.say(f"{interrupted} bytes")
+        terminal.say(f"interrupted after {len(interrupted.tokens)} of {so_many(args.length, 'byte')}")
         return 130
     print(terminal.shown(text))
     return 0

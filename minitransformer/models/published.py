@@ -18,14 +18,16 @@ from minitransformer.models.block import FFN
 from minitransformer.models.sequence_model import LanguageModel, Outputs
 from minitransformer.positions import RoPE
 from minitransformer.positions.registry import head_width_of
-from minitransformer.ranges import PositiveNumber
+from minitransformer.ranges import PositiveNumber, so_many
 from minitransformer.typing import checked
 
 
 def _turned(width: int, heads: int, head_width: int | None, base: float, part: int | None = None) -> RoPE:
     """Queries and keys whose halves are pairs. Raises ValueError for heads that have no whole pairs."""
     if head_width is None and width % (2 * heads):
-        raise ValueError(f"heads: {width} columns are not divisible into {heads} heads of whole pairs")
+        raise ValueError(
+            f"heads: {so_many(width, 'column')} can't be divided into {so_many(heads, 'head')} of whole pairs"
+        )
     if head_width is not None and head_width % 2:
         raise ValueError(f"head_width: {head_width} channels are no whole pairs")
     return RoPE(head_width_of(width, heads, head_width), base, "halves", part)

@@ -20,7 +20,7 @@ from minitransformer.models.block import Block
 from minitransformer.models.stack import Stack, StackParams, StackPullback
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import NonNegative
+from minitransformer.ranges import NonNegative, so_many
 from minitransformer.registry import name_of
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -149,7 +149,10 @@ class MemoryStack(Stack):
             raise ValueError(f"states.place: {states.place} should be from 0 to {self.segment}, a segment")
         before = {0 if state is None else state.length - states.place for state in states.blocks}
         if len(before) > 1 or not 0 <= max(before) <= self.memory:
-            raise ValueError(f"states.blocks: {before} rows of memory should be from 0 to {self.memory}, in all blocks")
+            found = " and ".join(map(str, sorted(before)))
+            raise ValueError(
+                f"states.blocks: memories of length {found} should have one length from 0 to {self.memory} in all blocks"
+            )
         rows = []
         while X.shape[-2] or not rows:
             if states.place == self.segment:
@@ -178,7 +181,7 @@ def _one_for_each(memory: Memory | None, depth: int, X: Array) -> tuple[Array | 
     fits = all(rows.shape[:-2] == X.shape[:-2] and rows.shape[-1] == X.shape[-1] for rows in memory)
     if len(memory) != depth or not fits:
         shapes = ", ".join(str(rows.shape) for rows in memory)
-        raise ValueError(f"memory: {shapes} should be rows before {X.shape}, for each of {depth} blocks")
+        raise ValueError(f"memory: {shapes} should be rows before {X.shape}, for each of {so_many(depth, 'block')}")
     return tuple(rows if rows.shape[-2] else None for rows in memory)
 
 

@@ -24,7 +24,7 @@ from minitransformer.functional import LinearPullback, dropout, gated, glu, line
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.marks import DecodingState
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import Fraction
+from minitransformer.ranges import Fraction, so_many
 from minitransformer.typing import Array, Bool, Float, checked
 
 # -------------------------------------------------------------------------------- one softmax, one weighted sum
@@ -153,7 +153,7 @@ def _fit_heads(X: Array, kernel: Array, name: str) -> None:
     if taps == 0:
         raise ValueError(f"{name}: no taps, should be at least one")
     if heads == 0 or X.shape[-1] % heads:
-        raise ValueError(f"X: {X.shape[-1]} channels are not divisible into {heads} heads")
+        raise ValueError(f"X: {so_many(X.shape[-1], 'channel')} can't be divided into {heads} heads")
 
 
 @checked

@@ -18,6 +18,7 @@ from minitransformer.checks import fits
 from minitransformer.extensions import named_classes
 from minitransformer.models.model import Model
 from minitransformer.pullback import Tree, tree_leaves
+from minitransformer.ranges import so_many
 from minitransformer.registry import UnknownName, written_now
 from minitransformer.training import schedule
 from minitransformer.training.choices import Training
@@ -70,7 +71,7 @@ def fitting_model(about: Any, shapes: dict[str, tuple[int, ...]], size: int) -> 
     """
     depth = about.get("depth") if isinstance(about, dict) else None
     if isinstance(depth, int) and depth > len(shapes):
-        raise ValueError(f"model.depth: {depth} blocks, and {len(shapes)} arrays in the file")
+        raise ValueError(f"model.depth: {so_many(depth, 'block')}, and {so_many(len(shapes), 'array')} in the file")
     model = model_of(about, size)
     numbers = sum(map(math.prod, shapes.values()))
     shared = sum(math.prod(shape) for name, shape in shapes.items() if ".shared." in name)  # every block draws it

@@ -102,11 +102,11 @@ def test_the_cache_shrinks_by_heads_over_groups():
 
 def test_what_can_not_be_shared():
     params = some(model_of(None))
-    with pytest.raises(ValueError, match="groups: 4 heads of keys are not divisible into 3 groups"):
+    with pytest.raises(ValueError, match="groups: 4 heads of keys can't be divided into 3 groups"):
         mean_pool_heads(params, H, 3)
-    with pytest.raises(ValueError, match="heads: W_q has 16 columns, which are not divisible into 5 heads"):
+    with pytest.raises(ValueError, match="heads: W_q has 16 columns, which can't be divided into 5 heads"):
         mean_pool_heads(params, 5, 1)
-    with pytest.raises(ValueError, match="heads: W_k has 8 columns, which 1 heads of width 16 can't share"):
+    with pytest.raises(ValueError, match="heads: W_k has 8 columns, which 1 head of width 16 can't share"):
         repeat_heads(some(model_of(2)), 1)
     layer = MultiHeadAttention(D, H, core=Reformer(H, D // H))
     with pytest.raises(ValueError, match="an attention without W_q or W_k"):

@@ -405,7 +405,7 @@ def test_heads_must_divide_the_width(width, heads):
 @pytest.mark.parametrize("groups", [0, -1, 2, 6])
 def test_groups_must_divide_the_heads(groups):
     with pytest.raises(
-        ValueError, match=f"groups: (3 heads are not divisible into {groups} groups|{groups} should be at least 1)"
+        ValueError, match=f"groups: (3 heads can't be divided into {groups} groups|{groups} should be at least 1)"
     ):
         MultiHeadAttention(D, H, groups=groups)
     with pytest.raises(ValueError, match="groups: in QueriesAreKeys queries are the keys, so there are as many"):

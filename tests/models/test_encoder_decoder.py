@@ -228,7 +228,7 @@ def test_what_can_not_be_translated():
             {"attention": "linear", "positions": "t5"},
             "positions: t5 acts on the scores, and linear sums over the keys before it sees a query",
         ),
-        ({"groups": 3}, "groups: 2 heads are not divisible into 3 groups"),
+        ({"groups": 3}, "groups: 2 heads can't be divided into 3 groups"),
     ],
 )
 def test_bad_options_are_refused(options, message):

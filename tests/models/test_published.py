@@ -241,7 +241,7 @@ CONFIGS = [
     ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "angles of the type 'yarn'; only 'default' and 'llama3'"),
     ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "config.json: factor is missing"),
     ("llama", {"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "angles of the type 'linear'"),
-    ("llama", {"num_attention_heads": 5, "head_dim": None}, "heads: 12 columns are not divisible into 5 heads"),
+    ("llama", {"num_attention_heads": 5, "head_dim": None}, "heads: 12 columns can't be divided into 5 heads"),
     ("llama", {"vocab_size": "many"}, "config.json: invalid literal"),
     ("llama", {"hidden_size": None}, "config.json: int"),
     ("gpt2", {"activation_function": "tanh"}, "activation_function 'tanh' is none of gelu"),

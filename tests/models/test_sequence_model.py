@@ -352,7 +352,7 @@ def test_a_model_that_sees_both_sides_has_no_past():
         ({"embedding": "normed:types=0"}, "types: 0 should be at least 1"),
         ({"embedding": "scaled:types=2"}, "embedding: 'scaled' has no option 'types=2'; it has none"),
         ({"embedding": "loud"}, "embedding: no 'loud'; there are scaled, plain, normed"),
-        ({"groups": 3}, "groups: 2 heads are not divisible into 3 groups"),
+        ({"groups": 3}, "groups: 2 heads can't be divided into 3 groups"),
         ({"attention": "nearby"}, "attention: no 'nearby'; there are softmax, differential, latent"),
         ({"attention": ()}, "attention: an empty sequence"),
         ({"attention": 3}, "attention: 3 is not a name, nor a core, a mixer or a pattern"),

@@ -275,7 +275,7 @@ def test_what_is_refused():
             function(X, kernel, drop=1.0)
         with pytest.raises(TypeError, match="mask"):
             function(X, kernel, mask=np.ones((B, N - 1), bool))
-    with pytest.raises(ValueError, match="X: 6 channels are not divisible into 4 heads"):
+    with pytest.raises(ValueError, match="X: 6 channels can't be divided into 4 heads"):
         lightweight_convolution(X, np.ones((4, K)))
     with pytest.raises(TypeError, match="W"):
         dynamic_convolution(X, W[:3])

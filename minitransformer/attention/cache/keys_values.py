@@ -3,6 +3,7 @@
 import numpy as np
 
 from minitransformer.marks import DecodingState
+from minitransformer.ranges import so_many
 from minitransformer.typing import Array
 
 
@@ -30,7 +31,7 @@ def must_follow(K: Array, V: Array, known_keys: Array, known_values: Array) -> N
         if (*new.shape[:-2], new.shape[-1], new.dtype) != (*known.shape[:-2], known.shape[-1], known.dtype):
             raise ValueError(f"state: {new.dtype} {new.shape} can't follow {known.dtype} {known.shape}")
     if K.shape[-2] != V.shape[-2]:
-        raise ValueError(f"V: {V.shape[-2]} values for {K.shape[-2]} keys should be as many")
+        raise ValueError(f"V: {so_many(V.shape[-2], 'value')} for {so_many(K.shape[-2], 'key')} should be as many")
 
 
 class KeysValues(DecodingState):
@@ -71,7 +72,7 @@ class KeysValues(DecodingState):
         """Raise ValueError unless there is room for all positions, and all are written."""
         if self.length > min(self.K.shape[-2], *self.written) or self.K.shape[-2] != self.V.shape[-2]:
             shapes = f"{self.K.shape} and {self.V.shape}, filled to {self.written}"
-            raise ValueError(f"state: {self.length} positions do not fit room of {shapes}")
+            raise ValueError(f"state: length {self.length} does not fit room of {shapes}")
 
     def with_room(self, n: int) -> "KeysValues":
         """A state that is longer by n positions, whose keys and values the caller writes.

@@ -18,7 +18,7 @@ from minitransformer.attention.cache.keys_values import claim, must_follow, writ
 from minitransformer.attention.flash import find, finish, join, nothing_found
 from minitransformer.gather_scatter import for_each_head
 from minitransformer.marks import DecodingState
-from minitransformer.ranges import PositiveNumber
+from minitransformer.ranges import PositiveNumber, so_many
 from minitransformer.typing import Array, Float, checked
 
 
@@ -72,7 +72,8 @@ class Paged(DecodingState):
         """Raise ValueError unless the last position is in the last page, and written there."""
         last, before = self.pages[-1], (len(self.pages) - 1) * self.size
         if not 0 <= self.length - before <= min(self.size, *last.written) or self.size != last.K.shape[-2]:
-            raise ValueError(f"state: {self.length} positions do not fit {len(self.pages)} pages of {self.size}")
+            pages = so_many(len(self.pages), "page")
+            raise ValueError(f"state: length {self.length} does not fit {pages} of {self.size}")
 
     def extended(self, K: Array, V: Array) -> "Paged":
         """The state after these n more positions; one page at most is copied. ValueError for keys of other samples or heads."""
@@ -139,7 +140,7 @@ def paged_attention(
     parts, found = list(state.parts()), nothing_found(Q, state.pages[0].V, sink)
     order = list(range(len(parts)) if order is None else order)
     if len(set(order)) < len(order) or not set(order) <= set(range(len(parts))):
-        raise ValueError(f"order: {order} should name each of {len(parts)} pages once at most")
+        raise ValueError(f"order: {order} should name each of {so_many(len(parts), 'page')} once at most")
     for k in order:
         j, K, V = parts[k]
         mask = None if n == 1 else i[:, None] >= j

@@ -86,7 +86,7 @@ class Recent(DecodingState):
         seen, room = min(self.length, self.kept.first + self.kept.last - 1), self.K.shape[-2]
         if not seen <= self.end <= min(self.length, room, *self.written) or room != self.V.shape[-2]:
             shapes = f"{self.K.shape} and {self.V.shape}, filled to {self.written}"
-            raise ValueError(f"state: {self.end} of {self.length} positions do not fit room of {shapes}")
+            raise ValueError(f"state: {self.end} of length {self.length} do not fit room of {shapes}")
 
     def with_room(self, n: int) -> "Recent":
         """A state that is longer by n positions, whose keys and values the caller writes to its last n rows."""

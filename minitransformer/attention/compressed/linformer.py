@@ -18,6 +18,7 @@ from minitransformer.attention.core import Core, ParamsFirstPullback, seen_keys,
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import so_many
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -74,7 +75,7 @@ def linformer_attention(
     if len(own) > 1 or own != heads[len(heads) - len(own) :]:
         raise TypeError(f"E: shape {E.shape} should be (k, longest), or (H, k, longest) with the heads of {heads}")
     if K.shape[-2] > E.shape[-1]:
-        raise ValueError(f"K: {K.shape[-2]} keys, but E mixes at most {E.shape[-1]}")
+        raise ValueError(f"K: {so_many(K.shape[-2], 'key')}, but E mixes at most {E.shape[-1]}")
     seen = seen_keys(mask, Q, K, "a sum of keys")
     m, longest = K.shape[-2], E.shape[-1]
     K_bar, k = mix(E[..., :m], where_seen(seen, K))

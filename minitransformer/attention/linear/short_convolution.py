@@ -14,6 +14,7 @@ from minitransformer.arrays import one_dtype
 from minitransformer.attention.depthwise import depthwise_convolution
 from minitransformer.functional import silu
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import so_many
 from minitransformer.typing import Array, Float, checked
 
 
@@ -71,7 +72,7 @@ def short_convolution(
     if (own := theta.shape[:-2]) != X.shape[-2 - len(own) : -2]:
         raise TypeError(f"theta: axes {own} of heads should be the last ones in front of the rows, {X.shape[:-2]}")
     if before is not None and before.shape[-2] != taps - 1:
-        raise ValueError(f"before: {before.shape[-2]} rows for {taps} taps, should be {taps - 1}")
+        raise ValueError(f"before: {so_many(before.shape[-2], 'row')} for {so_many(taps, 'tap')}, should be {taps - 1}")
     of_heads = len(own) > 0
     kernel = (theta if of_heads else theta[None])[..., None, :, :, :]
     bias = None if b is None else (b if of_heads else b[None])[..., None, :, :]
@@ -106,4 +107,6 @@ def drawn(
 def refuse_uneven(heads: int, key_heads: int | None) -> None:
     """Raise ValueError unless each head of queries and keys can serve as many of values."""
     if key_heads is not None and heads % key_heads:
-        raise ValueError(f"key_heads: {heads} heads of values are not divisible among {key_heads} of queries and keys")
+        raise ValueError(
+            f"key_heads: {so_many(heads, 'head')} of values can't be divided among {key_heads} of queries and keys"
+        )

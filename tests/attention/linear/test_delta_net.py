@@ -223,7 +223,7 @@ def test_a_model_with_fewer_heads_of_keys_has_fewer_parameters():
 def test_sharing_is_refused_where_it_makes_no_sense():
     with pytest.raises(ValueError, match="'softmax' has no option 'key_heads=2'"):
         attention_of("softmax:key_heads=2", SIZES)
-    with pytest.raises(ValueError, match="key_heads: 4 heads of values are not divisible among 3 of queries and keys"):
+    with pytest.raises(ValueError, match="key_heads: 4 heads of values can't be divided among 3 of queries and keys"):
         attention_of("gated-delta:key_heads=3", SIZES)
     with pytest.raises(ValueError, match="groups: GatedDelta has 2 heads of keys of its own"):
         MultiHeadAttention(24, 4, core=attention_of("gated-delta:key_heads=2", SIZES), groups=2)
