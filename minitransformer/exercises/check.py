@@ -130,7 +130,10 @@ def _module(frame: FrameType) -> str:
 
 
 def _tried(answer: Any) -> Any:
-    """The answer, if there is one; of a function, one that gets copies of its arrays, and says so if it returns nothing."""
+    """The answer, if there is one; of a function, one that says so if it returns nothing or changes what it is given.
+
+    It gets copies of its arrays, so that the checker's stay what they are.
+    """
     if answer is None or answer is ...:
         raise Untried
     if type(answer) in (tuple, list):  # and no pullback of the package, which is a tuple that one can call
@@ -145,6 +148,9 @@ def _tried(answer: Any) -> Any:
         own = [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args]
         with np.errstate(all="ignore"):
             found = answer(*own, **kwargs)
+        pairs = zip(args, own, strict=True)
+        if any(isinstance(arg, np.ndarray) and arg.tobytes() != mine.tobytes() for arg, mine in pairs):
+            raise NotYet(f"{_named(answer)} changed an array that it was given. Change a copy of it: `X = X.copy()`.")
         if found is None and not _without_body(answer):
             raise NotYet(f"{_named(answer)} returned None; is there a `return`?")
         if type(found) in (tuple, list) and any(one is None for one in found) and all(one is not ... for one in found):

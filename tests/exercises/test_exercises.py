@@ -136,6 +136,17 @@ def test_each_page_has_its_exercises(root):
     assert {number for page in found.values() for number in page.cells} == set(numbers())
 
 
+def test_an_answer_that_changes_what_it_was_given_is_told_so():
+    right = answers()["16.4"]["right"]
+
+    def answer(X, s, r):
+        s[:] = right(X, s, r)
+        return s
+
+    assert hint_for("16.4", right) is None
+    assert hint_for("16.4", answer).startswith("Your function changed an array that it was given.")
+
+
 def test_a_cell_waits_as_the_page_has_it(root, capsys):
     for page in pages(root).values():
         for number, cell in page.cells.items():
