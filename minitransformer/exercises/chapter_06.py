@@ -11,17 +11,20 @@ from minitransformer.positions.rope_scaling import Llama3, rope_frequencies
 @exercise("6.1")
 def a_bias_as_a_series(answer):
     """The weight t steps back, as a function of the slope and of t."""
-    for m in (0.3, 1.1):
+    for slope in (0.3, 1.1):
         t = np.arange(7)
-        A, _ = softmax(-m * np.arange(2000.0))
-        found = [answer(m, int(step)) for step in t]
+        A, _ = softmax(-slope * np.arange(2000.0))
+        found = [answer(slope, int(step)) for step in t]
         expect(
             found,
             A[:7],
             "Divide by the sum of all weights: it is a geometric series.",
-            (np.exp(-m * t), "These numbers do not sum to one. What is their sum over all t?"),
-            (m * np.exp(-m * t), "That is an integral over t in place of the sum."),
-            ((1 - np.exp(-m)) * np.exp(-m * (t + 1)), "The query's own token is t = 0, and it has a score too."),
+            (np.exp(-slope * t), "These numbers do not sum to one. What is their sum over all t?"),
+            (slope * np.exp(-slope * t), "That is an integral over t in place of the sum."),
+            (
+                (1 - np.exp(-slope)) * np.exp(-slope * (t + 1)),
+                "The query's own token is t = 0, and it has a score too.",
+            ),
         )
 
 
@@ -29,9 +32,9 @@ def a_bias_as_a_series(answer):
 def how_wide_is_a_slope(answer):
     """How many tokens hold half of the weight, for the slopes 1/2 and 1/256."""
     right = [
-        int((softmax(-m * np.arange(20_000.0))[0].cumsum() < 0.5).sum())
+        int((softmax(-slope * np.arange(20_000.0))[0].cumsum() < 0.5).sum())
         + 1  # those before it, and the one that passes it
-        for m in (1 / 2, 1 / 256)
+        for slope in (1 / 2, 1 / 256)
     ]
     expect(
         answer,
@@ -41,7 +44,7 @@ def how_wide_is_a_slope(answer):
             np.subtract(right, 1),
             "That many tokens hold less than a half. What is the first number that holds a half or more?",
         ),
-        ([2, 256], "At 1/m a weight has fallen to 1/e of the first. Half of the sum is reached elsewhere."),
+        ([2, 256], "At 1/λ a weight has fallen to 1/e of the first. Half of the sum is reached elsewhere."),
         tolerance=1e-9,
     )
 
