@@ -119,6 +119,8 @@ def _what_went_wrong(error: Exception) -> str:
     own = traceback.StackSummary.extract(frame for frame in walked if _module(frame[0]) not in LIBRARIES)
     kind = type(error).__name__
     said, _, more = str(error).partition("\n")
+    if not own and "inhomogeneous shape" in said:
+        return "The rows of your answer differ in length, and make no array of numbers."
     if not own:
         return f"That is not of the form that is asked for ({kind}: {said:.200})."
     return f"Your function raised {kind} in line {own[-1].lineno}{said and ': '}{said}\n{''.join(own.format())}{more}".rstrip()

@@ -236,11 +236,18 @@ def test_an_error_of_the_readers_own_shows_their_lines_alone(capsys):
         assert [Path(__file__).name in frame for frame in frames] == [True] * lines, rest
 
 
+@pytest.mark.parametrize("number", ["7.6", "8.3", "9.1", "10.3"])
+def test_rows_of_different_lengths_are_told_in_our_words(number, capsys):
+    mt.check_exercise(number, [[1, 2], [3]])
+    assert capsys.readouterr().out == (
+        f"Exercise {number}, not yet: The rows of your answer differ in length, and make no array of numbers.\n"
+    )
+
+
 def test_what_a_checker_cannot_read_is_told_in_one_line(capsys):
     cells = {
         "0.3": 10**400,
         "2.6": lambda X: X,
-        "7.6": [[1, 2], [3]],
         "7.8": lambda A: np.zeros(1),
         "13.8": np.nan,
     }
