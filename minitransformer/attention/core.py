@@ -18,6 +18,7 @@ import numpy as np
 from minitransformer.arrays import must_broadcast, one_dtype
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.checks import refuse_init
 from minitransformer.gather_scatter import refuse_other_heads
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree
@@ -77,6 +78,7 @@ class Part(Checked):
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
         """The parameters of one layer; without any, NoParams()."""
+        refuse_init(rng, dtype)
         return NoParams()
 
     def observe(self, pullback: Pullback) -> Tree:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from minitransformer.arrays import refuse_more_queries
+from minitransformer.checks import refuse_init
 from minitransformer.functional import AggregatePullback, ScoresPullback, aggregate, scores
 from minitransformer.gather_scatter import by_offset, sum_by_offset, unbroadcast
 from minitransformer.pullback import NoParams, Pullback, Tree
@@ -50,6 +51,7 @@ class Encoding(Checked):
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
         """The parameters of one layer; without any, NoParams()."""
+        refuse_init(rng, dtype)
         return NoParams()
 
     def aggregate(self, params: Any, A: Array, V: Array) -> tuple[Array, Pullback]:
