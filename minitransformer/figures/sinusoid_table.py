@@ -27,7 +27,7 @@ def data(n: int = 100, width: int = 64, pairs: tuple[int, ...] = (2, 6, 12)) -> 
 def draw(data: SinusoidTable) -> Figure:
     """Left: the whole table. Right: three pairs of its columns, sine and cosine."""
     fig, (whole, right) = figure(1, 2, width=12, height=7, width_ratios=(1.2, 1))
-    image = whole.imshow(data.table, vmin=-1, vmax=1, aspect="auto")  # light is large: no minus fits
+    image = whole.imshow(data.table, vmin=-1, vmax=1, aspect="auto")  # light is large; cells are too small for a minus
     whole.set(xlabel="channel", ylabel="position $i$", title=r"$\Pi_{i,c}$")
     fig.colorbar(image, ax=whole, ticks=(-1, 0, 1), pad=0.02, aspect=30)
     right.set_visible(False)
