@@ -33,7 +33,7 @@ TOLD = {
     "gpt-oss-120b": (32, "windows"),
     "Qwen3-Next": (18.5, "states"),
 }
-NUDGED = {"Llama 3 8B": 1.07, "Qwen3-Next": 0.85, "Gemma 3 27B": 1.1}
+NUDGED = {"Llama 3 8B": 1.12, "Qwen3-Next": 0.82, "Gemma 3 27B": 1.1}
 
 
 class CacheGrowth(NamedTuple):
@@ -54,22 +54,22 @@ def data() -> CacheGrowth:
 
 
 def draw(data: CacheGrowth) -> Figure:
-    """Left: GiB by the number of tokens. Right: how many times smaller that is than without the idea, which stands at the end of
+    """Above: GiB by the number of tokens. Below: how many times smaller that is than without the idea, which stands at the end of
     its line in the colour of the model. All axes logarithmic.
     """
-    fig, (left, right) = figure(1, 2, width=12, height=6)
+    fig, (above, below) = figure(2, 1, height=11)
     for (name, kept), marker in zip(data.bytes.items(), "os^Dv", strict=True):
-        left.loglog(data.n, kept / GIB, marker=marker, markersize=7, label=name)
-        right.loglog(data.n, data.saving[name], marker=marker, markersize=7)
-    colours = {line.get_label(): line.get_color() for line in left.lines}
+        above.loglog(data.n, kept / GIB, marker=marker, markersize=7, label=name)
+        below.loglog(data.n, data.saving[name], marker=marker, markersize=7)
+    colours = {line.get_label(): line.get_color() for line in above.lines}
     for name, colour in colours.items():
         end, (height, idea) = 1.35 * data.n[-1], TOLD[name]
-        left.text(end, height, name, color=colour, va="center")
-        right.text(end, data.saving[name][-1] * NUDGED.get(name, 1), idea, color=colour, va="center")
-    for ax in (left, right):
+        above.text(end, height, name, color=colour, va="center")
+        below.text(end, data.saving[name][-1] * NUDGED.get(name, 1), idea, color=colour, va="center")
+    for ax in (above, below):
         ax.set(xlabel="tokens", xlim=(800, None), xticks=[2**10, 2**14, 2**20], xticklabels=["1k", "16k", "1M"])
-    left.set(title="kept of one text, GiB", ylim=(0.02, 200))
-    plain_ticks(left, y=[0.1, 1, 10, 100])
-    right.set(title="times smaller than without it", ylim=(0.8, 100))
-    plain_ticks(right, y=[1, 2, 4, 6, 16, 57])
+    above.set(title="kept of one text, GiB", ylim=(0.02, 200))
+    plain_ticks(above, y=[0.1, 1, 10, 100])
+    below.set(title="times smaller than without it", ylim=(0.8, 100))
+    plain_ticks(below, y=[1, 2, 4, 6, 16, 57])
     return fig

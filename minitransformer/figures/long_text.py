@@ -48,7 +48,7 @@ def data() -> LongText:
 
 def draw(data: LongText) -> Figure:
     """Training dashed, held-out solid, each the mean of the seeds; as in the Lecture notes. Names stand at the ends of lines."""
-    fig, ax = figure(width=12, height=7)
+    fig, ax = figure(width=10, height=7)
     ends = []
     for attention, (name, color) in NAMES.items():
         ax.plot(data.steps, data.losses[attention].mean(0), color=color, linestyle="--", linewidth=1.2)

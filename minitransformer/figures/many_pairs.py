@@ -41,7 +41,7 @@ def data() -> ManyPairs:
 
 def draw(data: ManyPairs) -> Figure:
     """Means of the seeds, bars from the worst to the best. A window soon leaves the picture."""
-    fig, axes = figure(1, 2, width=12, height=5.5, sharey=True)
+    fig, axes = figure(2, 1, height=10.5, sharex=True)
     for ax, shares, kind in zip(axes, (data.once, data.rewritten), KINDS, strict=True):
         for k, ((name, share), marker, color) in enumerate(zip(shares.items(), "os^Dv<>", COLOURS, strict=True)):
             mean = share.mean(0)
@@ -51,6 +51,7 @@ def draw(data: ManyPairs) -> Figure:
             if ax is axes[-1]:  # where the lines end, or where one leaves
                 place = (PAIRS[-1] + 2.6, mean[-1]) if mean[-1] > LOWEST else (12.2, LOWEST + 0.05)
                 ax.text(*place, name.partition(":")[0], color=color, va="center")
-        ax.set(xlabel="pairs", title=f"written {kind}" if kind == "once" else kind, xticks=PAIRS, ylim=(LOWEST, 1.02))
-    axes[0].set_ylabel("right answers")
+        ax.set(title=f"written {kind}" if kind == "once" else kind, xticks=PAIRS)
+        ax.set(ylabel="right answers", ylim=(LOWEST, 1.02))
+    axes[-1].set_xlabel("pairs")
     return fig

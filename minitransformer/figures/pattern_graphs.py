@@ -34,16 +34,16 @@ def data(lengths: tuple[int, ...] = (16, 32, 64, 128, 256)) -> PatternGraphs:
 
 
 def draw(data: PatternGraphs) -> Figure:
-    """Left the paths, right the gaps, both against the length."""
-    fig, (left, right) = figure(1, 2, width=12, height=5.2)
+    """Above the paths, below the gaps, both against the length."""
+    fig, (above, below) = figure(2, 1, height=9.5)
     for name, values in data.paths.items():
-        left.plot(data.n, values, marker="o", label=name)
-        right.plot(data.n, data.gaps[name], marker="o")
-    for ax in (left, right):
+        above.plot(data.n, values, marker="o", label=name)
+        below.plot(data.n, data.gaps[name], marker="o")
+    for ax in (above, below):
         ax.set_xscale("log", base=2)
         ax.set_xlabel("tokens $n$")
-    left.set_yscale("log", base=2)
-    left.set(title="mean distance", ylabel="edges", ylim=(None, 48))  # room for the names
-    right.set(title="spectral gap", ylabel="$1 - |\\lambda_2|$", yscale="log")
-    left.legend()
+    above.set_yscale("log", base=2)
+    above.set(title="mean distance", ylabel="edges", ylim=(None, 48))  # room for the names
+    below.set(title="spectral gap", ylabel="$1 - |\\lambda_2|$", yscale="log")
+    above.legend()
     return fig

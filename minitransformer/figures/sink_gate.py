@@ -11,7 +11,7 @@ from minitransformer.typing import Array
 
 QUERIES, KEYS, WIDTH = 2000, 64, 64
 LONGER = 1.5  # a query is so many times as long as a key
-SHOWN = 9.0  # the sink of the left panel
+SHOWN = 9.0  # the sink of the upper panel
 
 
 class SinkGate(NamedTuple):
@@ -36,26 +36,26 @@ def data() -> SinkGate:
 
 
 def draw(data: SinkGate) -> Figure:
-    """Left: how often which L, and the gate σ(L − 9), which opens between the humps. Right: the mean gate by the sink b."""
-    fig, (left, right) = figure(1, 2, width=12, height=5.6)
+    """Above: how often which L, and the gate σ(L − 9), which opens between the humps. Below: the mean gate by the sink b."""
+    fig, (above, below) = figure(2, 1, height=10)
     colours = {"matched": "#20639b", "unmatched": "#c8553d"}
     bins = np.linspace(0, 18, 73)
     for name, hatch in (("unmatched", "//"), ("matched", "")):
         counts, _ = np.histogram(getattr(data, name), bins)
-        left.stairs(counts / counts.max(), bins, fill=True, alpha=0.45, color=colours[name], hatch=hatch, label=name)
+        above.stairs(counts / counts.max(), bins, fill=True, alpha=0.45, color=colours[name], hatch=hatch, label=name)
         line = "-" if name == "matched" else "--"
-        right.plot(data.b, data.gates[name], color=colours[name], linestyle=line, label=name)
-    left.plot(data.b, sigmoid(data.b - SHOWN)[0], color="black", linestyle="-", label=r"$\sigma(L - 9)$")
-    right.axvline(SHOWN, color="0.5", linewidth=1.2, linestyle=":")
-    left.set(xlabel="log-sum-exp $L$ of a query", ylabel="part of the peak; gate")
-    right.set(xlabel="sink $b$", ylabel="mean gate")
+        below.plot(data.b, data.gates[name], color=colours[name], linestyle=line, label=name)
+    above.plot(data.b, sigmoid(data.b - SHOWN)[0], color="black", linestyle="-", label=r"$\sigma(L - 9)$")
+    below.axvline(SHOWN, color="0.5", linewidth=1.2, linestyle=":")
+    above.set(xlabel="log-sum-exp $L$ of a query", ylabel="part of the peak; gate")
+    below.set(xlabel="sink $b$", ylabel="mean gate")
     for ax, names in (
-        (left, ((5.3, 1.04, "center"), (12.6, 1.04, "center"))),
-        (right, ((0.3, 0.1, "left"), (12.4, 0.55, "left"))),
+        (above, ((5.3, 1.04, "center"), (12.6, 1.04, "center"))),
+        (below, ((0.3, 0.1, "left"), (12.4, 0.55, "left"))),
     ):
         ax.set(xlim=(0, 18), ylim=(0, 1.18), yticks=[0, 0.5, 1])
         for (x, y, side), name in zip(names, ("unmatched", "matched"), strict=True):
             ax.text(x, y, name, ha=side, color=colours[name])
-    left.text(14.2, 0.83, r"$\sigma(L - 9)$")
-    right.text(SHOWN + 0.2, 1.04, "$b = 9$", color="0.35")
+    above.text(14.2, 0.83, r"$\sigma(L - 9)$")
+    below.text(SHOWN + 0.2, 1.04, "$b = 9$", color="0.35")
     return fig
