@@ -38,7 +38,7 @@ def data() -> AttentionRank:
 
 def draw(data: AttentionRank) -> Figure:
     """A line for each layer, with its number; the dashed one is softmax of random queries and keys."""
-    fig, axes = figure(1, 2, width=12, height=6, sharey=True)
+    fig, axes = figure(2, 1, height=11, sharex=True)
     shades = np.linspace(0.75, 0.1, len(data.trained))
     for ax, curves, title in zip(axes, (data.trained, data.fresh), ("trained", "fresh weights"), strict=True):
         for layer, (curve, shade) in enumerate(zip(curves, shades, strict=True), 1):
@@ -50,9 +50,9 @@ def draw(data: AttentionRank) -> Figure:
         ax.plot(RANKS, data.random, color="#c8553d", linestyle="--")
         ax.text(15, 0.13, "random $Q$, $K$", color="#c8553d", va="center")
         ax.axvline(RANKS[-1] / 4, color="0.6", linewidth=1, zorder=0)
-        ax.set(title=title, xscale="log", xlim=(1, RANKS[-1]), ylim=(0, 1.02), xlabel="number of singular values $k$")
+        ax.set(title=title, xscale="log", xlim=(1, RANKS[-1]), ylim=(0, 1.02), ylabel="part of their sum")
         plain_ticks(ax, x=[2, 8, 32, 128, 512])
-    axes[0].set_ylabel("part of their sum")
+    axes[-1].set_xlabel("number of singular values $k$")
     return fig
 
 

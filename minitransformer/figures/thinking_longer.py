@@ -30,8 +30,8 @@ def data() -> ThinkingLonger:
 
 
 def draw(data: ThinkingLonger) -> Figure:
-    """Left steps, right the share of right answers; a line for each training."""
-    fig, axes = figure(1, 2, width=12, height=5)
+    """Above steps, below the share of right answers; a line for each training."""
+    fig, axes = figure(2, 1, height=9.5)
     for ax, values, label in zip(axes, data, ("steps", "right answers"), strict=True):
         for found, color, line in zip(values.values(), ("C0", "C1", "C2", "0.5"), ("-", "--", "-.", ":"), strict=True):
             for seed, marker in zip(found, "os^", strict=True):

@@ -47,8 +47,8 @@ def _falls(M: Array) -> Array:
 
 
 def draw(data: WidthOrLength) -> Figure:
-    """Left: keys and values of all heads; the latent's end at 16. Right: the matrices of attention; Linformer's ends at 16."""
-    fig, axes = figure(1, 2, width=12, height=5.8, sharey=True)
+    """Above: keys and values of all heads; the latent's end at 16. Below: the matrices of attention; Linformer's ends at 16."""
+    fig, axes = figure(2, 1, height=11)
     titles = ("width: keys and values", "length: who gets what from whom")
     for ax, found, title in zip(axes, data, titles, strict=True):
         for (name, values), look in zip(found.items(), ("C0o-", "C2^-.", "C1s--"), strict=True):
@@ -57,8 +57,8 @@ def draw(data: WidthOrLength) -> Figure:
         ax.axvline(RANK, color="0.5", linewidth=1.2, linestyle=":")
         ax.set(title=title, ylim=(FLOOR, 1.5))
         ax.set(xlabel="singular value", xlim=(0, TOKENS + 1), xticks=[1, 16, 32, 48, 64])
-    axes[0].set_ylabel("over the largest")
-    axes[0].set_yticks([1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5], ["1", "0.1", "0.01", "0.001", "0.0001", "0.00001"])
+        ax.set_ylabel("over the largest")
+        ax.set_yticks([1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5], ["1", "0.1", "0.01", "0.001", "0.0001", "0.00001"])
     colours = {line.get_label(): line.get_color() for line in axes[0].lines}
     for ax, x, y, name in (
         (axes[0], 46, 0.5, "all heads,"),
