@@ -1,6 +1,6 @@
 """What models have to remember while they write, by arithmetic: their published shapes, and the bytes of one long text.
 
-A layer keeps so many numbers for each token, of at most so many tokens, and perhaps a state of a fixed size:
+A layer keeps some numbers for each token, of `cap` tokens at most, and perhaps a state of a fixed size:
 
     bytes(n) = Σ_kinds layers · (2 · numbers · min(n, cap) + fixed)             two bytes for a bfloat16, a state in float32
 """
@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 class Layers(NamedTuple):
-    """Layers of one kind: how many, numbers for each token, tokens at most (None: all), and bytes beside that."""
+    """Layers of one kind: how many, numbers for each token, tokens at most (None: all), and bytes besides."""
 
     layers: int
     numbers: float
@@ -80,11 +80,6 @@ def cache_size(layers: tuple[Layers, ...], n: int) -> float:
     return sum(
         kind.layers * (2 * kind.numbers * (n if kind.cap is None else min(n, kind.cap)) + kind.fixed) for kind in layers
     )
-
-
-def saving(full_every: int, window: int, n: int) -> float:
-    """How many times smaller the cache is if one layer of so many is full, and the others see a window; tends to that number."""
-    return n / ((n + (full_every - 1) * min(window, n)) / full_every)
 
 
 def table(lengths: tuple[int, ...] = (4096, 131072)) -> str:

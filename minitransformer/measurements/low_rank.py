@@ -33,7 +33,7 @@ def rows_needed(n: int, eps: float) -> float:
 
 
 def projected_errors(P: Array, w: Array, k: int, rng: np.random.Generator, *, draws: int = 20) -> Array:
-    """‖P Rᵀ R w − P w‖/‖P w‖ for some draws of R (k, n)."""
+    """‖P Rᵀ R w − P w‖/‖P w‖ for several draws of R (k, n)."""
     Pw = P @ w
     errors = []
     for _ in range(draws):
@@ -43,7 +43,7 @@ def projected_errors(P: Array, w: Array, k: int, rng: np.random.Generator, *, dr
 
 
 def predicted_error(P: Array, w: Array, k: int) -> float:
-    """About what these errors are: ‖P‖_F ‖w‖ / (√k ‖P w‖)."""
+    """Roughly the size of these errors: ‖P‖_F ‖w‖ / (√k ‖P w‖)."""
     return float(np.linalg.norm(P) * np.linalg.norm(w) / math.sqrt(k) / np.linalg.norm(P @ w))
 
 

@@ -2,8 +2,8 @@
 
     S_ij · divisor  =  content–content + content–position + position–content + position–position
 
-The terms are typed here, in the letters of the chapter; a test holds them against `terms_of`, which asks the code. All else
-in the table is asked.
+The terms are typed here, in the letters of the chapter; a test compares them with `terms_of`, which asks the code. All else
+in the table is asked of the code.
 """
 
 import math

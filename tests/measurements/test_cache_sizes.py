@@ -12,7 +12,6 @@ from minitransformer.measurements.cache_sizes import (
     cache_size,
     keys_and_values,
     layers_of,
-    saving,
     table,
 )
 from minitransformer.models import LanguageModel, deepseek_v2_lite, gpt2, gpt_oss, llama, qwen3_next
@@ -47,13 +46,6 @@ def test_the_models_of_the_book_in_published_sizes_keep_as_much():
     for n in (100, 131072):
         assert cache_size(layers_of(oss), n) == cache_size(windows, n)
         assert cache_size(layers_of(qwen), n) == cache_size((states, full), n) + 36 * rows
-
-
-def test_what_a_window_saves():
-    """As many times as there are layers to a full one, in the end; at 4k, with a window of 1024, 2.67."""
-    assert saving(6, 1024, 4096) == pytest.approx(8 / 3)
-    assert saving(6, 1024, 10**9) == pytest.approx(6, rel=1e-4)
-    assert saving(2, 128, 131072) == pytest.approx(2, rel=1e-3)
 
 
 def test_the_table():
@@ -96,7 +88,3 @@ def test_deepseek_v3_in_bytes_a_token():
     )
     assert latent == 70_272
     assert whole / latent == pytest.approx(56.9, abs=0.05)
-
-
-def test_a_text_that_fits_the_window_saves_nothing():
-    assert saving(6, 1024, 512) == 1
