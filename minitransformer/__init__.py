@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`register`, `check_exercise` and `check_attention` need most of the package, and are imported when asked for."""
+    """`register`, `check_exercise` and `check_attention` need most of the package, so they are imported on first use."""
     later = {"register": "extensions", "check_exercise": "exercises", "check_attention": "contract"}
     if name not in later:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -43,5 +43,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Those that are imported when asked for, too; and not what this file itself has imported."""
+    """The public names, with those that are imported on first use, but without what this file itself imports."""
     return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -1,4 +1,4 @@
-"""Helpers of definitions and compiled loops: dtypes, shapes, first weights, scales, 1 / D where D may be 0, no hidden NaNs."""
+"""Helpers of definitions and compiled loops: dtypes, shapes, initial weights, scales, 1 / D where D may be 0, hidden NaNs."""
 
 import math
 from collections.abc import Callable
@@ -20,17 +20,17 @@ def one_dtype(**arrays: Array | None) -> None:
 
 
 def row_of_integers(X: Any, name: str) -> None:
-    """Raise ValueError unless X is an array of integers with one axis."""
+    """Raise ValueError unless X is a one-dimensional array of integers."""
     if not isinstance(X, np.ndarray) or X.ndim != 1 or X.dtype.kind not in "iu":
         got = f"{X.dtype} of shape {X.shape}" if isinstance(X, np.ndarray) else type(X).__name__
-        raise ValueError(f"{name}: a row of integers is needed, got {got}")
+        raise ValueError(f"{name}: should be a one-dimensional array of integers, got {got}")
 
 
 def for_reading(X: Array) -> Array:
-    """X in C order and aligned, for a loop that only reads.
+    """X, C-contiguous and aligned, for a loop that only reads.
 
-    Numba compiles a loop again for an array that may not be written to, such as the value of a public function. The owner of its
-    memory may be written to: so the loop gets the same memory by way of the owner. What is its own owner is copied.
+    Numba compiles a loop again for a read-only array, such as the value of a public function. If the array that owns its memory
+    is writable, the loop gets a view of that one, with the same entries. Otherwise it gets a copy.
     """
     if X.flags.carray:
         return X
@@ -41,13 +41,13 @@ def for_reading(X: Array) -> Array:
 
 
 def as_one_axis(X: Array, start: int, stop: int | None = None) -> Array:
-    """X with its axes start … stop − 1 merged into one, also if X is empty, where reshape(−1) can't tell its length."""
+    """X with its axes start … stop − 1 merged into one, also if X is empty, where reshape(−1) can't infer the length."""
     start, stop, _ = slice(start, stop).indices(X.ndim)
     return X.reshape(*X.shape[:start], math.prod(X.shape[start:stop]), *X.shape[stop:])
 
 
 def heads(X: Array) -> Array:
-    """All batch axes as one, for a loop: (*batch, n, d) to (B, n, d). A copy only if a loop can't read X where it is."""
+    """Batch axes merged into one, for a loop: (*batch, n, d) to (B, n, d). A copy only if a loop can't read X in place."""
     return for_reading(X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]))
 
 
@@ -57,7 +57,7 @@ def uniform(rng: np.random.Generator, shape: tuple[int, ...], dtype: type) -> Ar
 
 
 def scale_for(d: int, given: float | None = None) -> float:
-    """What scores ⟨q, k⟩ of vectors of width d are multiplied by: the scale that is given, or 1/√d (1, if d is 0).
+    """The factor for scores ⟨q, k⟩ of vectors of width d: the scale that is given, or 1/√d (1 if d is 0).
 
     A sum of d products of variance 1 has variance d; divided by √d, variance 1.
     """
@@ -65,7 +65,7 @@ def scale_for(d: int, given: float | None = None) -> float:
 
 
 def orders(rng: np.random.Generator, size: int, n: int) -> Array:
-    """(size, n): in each row the numbers 0 … n − 1, in an order of its own."""
+    """(size, n): each row is a random permutation of 0 … n − 1."""
     return rng.permuted(np.tile(np.arange(n), (size, 1)), axis=1)
 
 
@@ -83,7 +83,7 @@ def from_blocks(X: Array, n: int) -> Array:
 
 
 def nearly_zero(D: Array) -> Array:
-    """Where |D| is so small that 1 / D, or a product with it on the way back, could be infinite: below 5 · 10⁻³¹ in float32."""
+    """Where |D| is so small that 1 / D, or a product with it in the backward pass, could overflow: below 5 · 10⁻³¹ in float32."""
     return np.abs(D) < np.finfo(D.dtype).tiny ** 0.8
 
 
@@ -93,7 +93,7 @@ def inverse(D: Array) -> Array:
 
 
 def finite(X: Array) -> bool:
-    """Whether all numbers are finite, and so is the sum of their squares: one pass, without an array in between."""
+    """Whether all numbers are finite, and so is the sum of their squares: one pass, without a temporary array."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(np.vdot(X, X)))
 
@@ -144,12 +144,12 @@ def refuse_more_queries(n: int, m: int) -> None:
     """Raise ValueError unless n queries can be the last of m positions."""
     if n > m:
         raise ValueError(
-            f"Q: {n} queries for {so_many(m, 'key')}: should be at most as many, at the last of the keys' positions"
+            f"Q: {n} queries for {so_many(m, 'key')}: should be at most {m}, at the last of their positions"
         )
 
 
 def refuse_indivisible(width: int, heads: int) -> None:
-    """Raise ValueError unless rows of this width can be cut into so many heads."""
+    """Raise ValueError unless rows of this width can be split into this number of heads."""
     if width % heads:
         raise ValueError(f"width: {width} is not divisible into {heads} heads")
 

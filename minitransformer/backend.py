@@ -18,9 +18,9 @@ TIERS = ("numpy", "numba", "micro")  # slowest first
 
 
 def processor() -> tuple[str, str]:
-    """Name and features, in LLVM's words, of the processor to compile for: this one, or that of NUMBA_CPU_NAME. Needs Numba.
+    """Name and features, in LLVM's terms, of the processor to compile for: this one, or that of NUMBA_CPU_NAME. Needs Numba.
 
-    A processor that is named has its own features only; Numba alone would add those of this machine.
+    A processor that is named has only its own features; Numba by itself would add those of this machine.
     """
     from llvmlite.binding import get_host_cpu_name
     from numba import config
@@ -43,9 +43,9 @@ define <16 x float> @multiply_add(<16 x float> %a, <16 x float> %b, <16 x float>
 
 @functools.cache
 def register() -> int:
-    """Bytes of the registers that multiply and add in one instruction; 0 if there are none. Needs Numba.
+    """Bytes of a vector register that can multiply and add in one instruction; 0 if there is none. Needs Numba.
 
-    There is no list of processors here: the compiler is asked how many instructions it needs for 64 bytes. So it is 64 with
+    There is no list of processors here: the compiler is asked how many instructions it needs for 64 bytes. The answer is 64 with
     AVX-512, 32 with AVX and FMA, and 16 on ARM; also 16 if the features ask for it by +prefer-128-bit.
     """
     from llvmlite import binding as llvm
@@ -89,9 +89,9 @@ def _known(name: str, origin: str) -> str:
 
 
 class backend:  # noqa: N801  (reads as a function: backend("numpy"))
-    """Choose a tier, from now on or for a `with` block; `backend()` alone only looks.
+    """Choose a tier, from now on or for a `with` block; `backend()` alone changes nothing.
 
-    str(backend()) is the name of the tier in use, and backend() == "numpy" asks for it.
+    str(backend()) is the name of the tier in use; backend() == "numpy" compares it.
     raises ValueError for an unknown tier, or one that this machine lacks
     """
 

@@ -2,7 +2,7 @@
 
 One function, `check_pullback`, serves the whole book. It compares a pullback with central differences of its
 forward function, and looks for the mistakes that a comparison alone would miss: a gradient that is zero because
-nothing was tested, an argument that was changed, a pullback that remembers the wrong call.
+nothing was tested, an argument changed in place, a pullback that remembers the wrong call.
 `tests/test_checker.py` holds a bank of wrong gradients, each of which it must catch.
 """
 
@@ -45,10 +45,10 @@ def check_pullback(
 
         ⟨dY, (f(x + h v) − f(x − h v)) / 2h⟩  =  ⟨dx, v⟩        for every input x and direction v
 
-    dY is random. The directions v are, for each real array among the arguments (and in their trees), its single
-    entries, all of them up to `entries` and a random choice beyond, and random dense directions, which see every
-    entry at once. Errors are relative to the largest derivative with respect to that array, to the norm of
-    its gradient if that is larger, or to 0.001 if both are smaller.
+    dY is random. For each real array among the arguments (and in their trees), v runs over single entries (all of them,
+    or a random choice of `entries` if there are more) and over random dense directions, which move every entry at once.
+    Errors are relative to the largest derivative with respect to that array, to the norm of its gradient if that is
+    larger, or to 0.001 if both are smaller.
 
     It also fails when a gradient has the wrong type, shape or dtype, or is not finite; when every derivative of an
     array is zero, or the array is constant (gains of one and biases of zero hide mistakes: see `random_like`); when
@@ -97,7 +97,7 @@ def check_pullback(
         if size < 1e-7:  # rounding in f, about 1e-16, divided by the step: nothing smaller can be seen
             raise GradientError(
                 f"{path}: every derivative is zero: the value does not depend on it, and nothing was tested. Softmax, for one, "
-                "does not see what is added to all scores of a row. If it must be so, check_pullback has to name it in `zero`"
+                "ignores a constant added to all scores of a row. If that is as it should be, name it in `zero`"
             )
         errors = np.abs(numeric - analytic) / max(size, 1e-3)
         k = int(errors.argmax())
@@ -127,7 +127,7 @@ def _difference(function: Callable, x: dict, a: Array, shift: Array, dY: Tree) -
 
 
 def _directions(shape: tuple, entries: int, rng: np.random.Generator) -> Iterator[tuple[str, Array]]:
-    """Single entries, at most so many, and three random directions; each with its name for a message."""
+    """Single entries, at most `entries` of them, and three random directions; each with its name for a message."""
     size = int(np.prod(shape))
     for k in np.arange(size) if size <= entries else rng.choice(size, entries, replace=False):
         v = np.zeros(size)
@@ -143,9 +143,9 @@ def _directions(shape: tuple, entries: int, rng: np.random.Generator) -> Iterato
 def _run(
     function: Callable, x: dict, cotangent: Callable[[Tree], Tree], untrained: Sequence[str]
 ) -> tuple[Tree, Tree, Pullback, dict]:
-    """Go forward and back once: Y, dY, pullback and dx. A wrong form and a changed argument raise GradientError.
+    """One forward and one backward pass: Y, dY, pullback and dx. A wrong form and a changed argument raise GradientError.
 
-    Y and dx are copies: a function that hands out the same work array twice would change them under our hands.
+    Y and dx are copies: a function that returns the same work array twice would overwrite them.
     """
     before = _copies(x)
     Y, pullback = must_be_pair(function(*x.values()), "the function", GradientError)
@@ -189,15 +189,15 @@ def _check_form(path: str, a: Tree, grad: Tree, untrained: Sequence[str]) -> Non
             _check_form(f"{path}.{name}", part, grads[name], untrained)
     elif path in untrained:
         if grad is not None:
-            raise GradientError(f"{path}: a gradient, where nothing should be trained")
+            raise GradientError(f"{path}: has a gradient, but should not be trained")
     elif _is_real(a):
         if grad is None:
-            raise GradientError(f"{path}: no gradient")
+            raise GradientError(f"{path}: the gradient is missing")
         if isinstance(grad, (tuple, list, dict)):
             raise GradientError(f"{path}: the gradient of an array is a {type(grad).__name__}")
         _check_array(path, "the gradient", grad, a.shape, a.dtype)
     elif grad is not None:
-        raise GradientError(f"{path}: a gradient, where there is no real array")
+        raise GradientError(f"{path}: has a gradient, but is no array of real numbers")
 
 
 def _check_array(path: str, what: str, a: Array, shape: tuple, dtype: Any) -> None:
@@ -226,7 +226,7 @@ def _refuse_changes(before: list[tuple[str, Array]], tree: Tree, who: str) -> No
 
 
 def _check_linear(pullback: Pullback, dY: Tree, dx: dict, x: dict, rng: np.random.Generator) -> None:
-    """Of c (dY + dZ) a pullback gives c times what it gives of dY and of dZ. And it can be called many times."""
+    """A pullback maps c (dY + dZ) to c times the sum of its results for dY and dZ. And it can be called many times."""
     dZ = tree_map(lambda g: rng.standard_normal(np.shape(g)), dY)
     again = _gradients(pullback, dY, x)
     _compare(dx, again, "the pullback gave another answer when it was called a second time")
@@ -262,7 +262,7 @@ def _check_float32(
 def _compare(
     a: Tree, b: Tree, complaint: str, relative: float = 0, absolute: float = 0, skip: Sequence[str] = ()
 ) -> None:
-    """Raise GradientError with this complaint unless two trees agree: exactly, or to a part of each array's largest entry."""
+    """Raise GradientError with this complaint unless two trees agree: exactly, or to a fraction of each array's largest entry."""
     for (path, old), new in zip(tree_items(a), tree_leaves(b), strict=True):
         allowed = relative * np.abs(old).max(initial=0) + absolute
         if path not in skip and not (np.abs(new - old) <= allowed).all():

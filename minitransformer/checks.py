@@ -4,15 +4,15 @@ A public function (`@checked`, in typing.py) is called from outside, or by anoth
 
     fields       of a dataclass (`@frozen`) have the types and ranges of their hints (ranges.py); checked when it is made
     options      are words and numbers among the arguments; they have the types and ranges of the signature
-    arrays       are NumPy's own, in this machine's byte order, also within trees; and stand where a named tuple wants one
+    arrays       are NumPy's own, in this machine's byte order, also within trees; named tuples have one where their class says so
     parameters   of a layer are a tree of the form that its `init` makes, in one dtype
     heads        of a core are queries, keys, values and streams that fit each other
     indices      (tokens, targets, masks, labels, owners, patterns) are copied, so that nobody changes them between the passes
     states       are of the kind that this layer leaves
-    Y            comes back read-only, because its pullback may look at it again; so do all parts of a Y that has several
-    dY           has the shape of Y, and is brought to its dtype before its pullback sees it; likewise each part
+    Y            comes back read-only, because its pullback may read it again; so do all parts of a Y that has several
+    dY           has the shape of Y, and is cast to its dtype before the pullback gets it; likewise each part
 
-So compiled loops, which check no index, get what they were made for.
+So compiled loops, which check no index, only get arrays that they were made for.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ LARGEST_SIZE, LARGEST = 2**30, float(np.finfo(np.float32).max)  # allowed where 
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of the type that a hint names. True is no number; an int will do for a float."""
+    """Whether a value is of the type that a hint names. True is not a number here; an int will do for a float."""
     kind, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
@@ -81,7 +81,7 @@ def within(name: str, value: Any, hint: Any) -> None:
         for part in value:
             within(name, part, hint)
     if isinstance(value, (bool, np.bool_)) and of_choices(hint) and not fits(value, bare(hint)):
-        raise TypeError(f"{name}: {value} is no number")
+        raise TypeError(f"{name}: {value} should be a number, not a bool")
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         return
     number: Any = value
@@ -99,8 +99,8 @@ Kind = typing.TypeVar("Kind")
 def frozen(kind: type[Kind]) -> type[Kind]:
     """A frozen dataclass that checks its fields one by one, by type and range, before its own `__post_init__` runs.
 
-    NumPy's numbers and words become Python's, and a list in a field of any kind a tuple: a checkpoint can hold them. Its
-    `init(rng, dtype)` first looks whether it is given what draws numbers, and a dtype of the book.
+    NumPy's numbers and words become Python's, and a list in a field of type Any a tuple, so that a checkpoint can hold them.
+    Its `init(rng, dtype)` first checks that rng is a generator and dtype one of the two that the book computes in.
     """
     own = getattr(kind, "__post_init__", None)
     hints = functools.cache(lambda: typing.get_type_hints(kind, include_extras=True))
@@ -136,13 +136,13 @@ def _refusing(init: Callable[..., Any]) -> Callable[..., Any]:
 def plain(name: str, array: np.ndarray) -> None:
     """Raise TypeError for a masked array or matrix, or another byte order; ValueError for too many rows without entries."""
     if isinstance(array, (np.ma.MaskedArray, np.matrix)):
-        raise TypeError(f"{name}: a {type(array).__name__} computes in its own way; np.asarray makes an array of it")
-    if not array.dtype.isnative:
-        raise TypeError(f"{name}: its bytes are in another machine's order; .astype({array.dtype.name!r}) turns them")
-    if not array.size and math.prod(filter(None, array.shape)) > ROWS_OF_NOTHING:
-        raise ValueError(
-            f"{name}: shape {array.shape} has nothing in it, and should have {ROWS_OF_NOTHING} rows at most"
+        raise TypeError(
+            f"{name}: a {type(array).__name__} computes in its own way; np.asarray makes a plain array of it"
         )
+    if not array.dtype.isnative:
+        raise TypeError(f"{name}: its byte order is not this machine's; .astype({array.dtype.name!r}) converts it")
+    if not array.size and math.prod(filter(None, array.shape)) > ROWS_OF_NOTHING:
+        raise ValueError(f"{name}: shape {array.shape} is empty, and should have {ROWS_OF_NOTHING} rows at most")
 
 
 def arrays_where_said(tree: Tree, path: str) -> None:
@@ -179,7 +179,7 @@ def integers(name: str, value: Any) -> None:
 
 
 def refuse_init(rng: Any, dtype: Any) -> None:
-    """Raise TypeError unless an `init` is given what draws numbers, and one of the two dtypes that the book computes in."""
+    """Raise TypeError unless an `init` is given a generator, and one of the two dtypes that the book computes in."""
     if not hasattr(rng, "standard_normal"):
         raise TypeError(f"rng: {reprlib.repr(rng)} should be a generator, such as np.random.default_rng(0)")
     refuse_dtype(dtype)
@@ -224,7 +224,7 @@ def of_choices(hint: Any) -> bool:
 
 
 class Asked(NamedTuple):
-    """What a function asks of its arguments, by their names: all that its signature says, looked up once.
+    """What a function requires of its arguments, by name: all that its signature says, looked up once.
 
     names           of all arguments; the one at `star` takes any number of them
     choices         the hints of the options, words and numbers
@@ -270,7 +270,7 @@ class Asked(NamedTuple):
 
 
 def asked_of(function: Callable[..., Any]) -> Asked:
-    """Read off the signature of a function what it asks of its arguments."""
+    """Read off the signature of a function what it requires of its arguments."""
     parameters = inspect.signature(function).parameters
     names = tuple(parameters)
     stars = [k for k, p in enumerate(parameters.values()) if p.kind is p.VAR_POSITIONAL]
@@ -332,7 +332,7 @@ def examine_heads(arguments: dict[str, Any], asked: Asked) -> None:
 
 
 class _Same(np.ndarray):
-    """An array that has the memory of one number, whatever its shape; so has what `init` makes of it by casting or scaling."""
+    """An array that takes the memory of one number, whatever its shape; so does what `init` makes of it by casting or scaling."""
 
     def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
         return np.broadcast_to(np.zeros((), dtype), self.shape).view(_Same)
@@ -533,7 +533,7 @@ def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
         return True
     (layer, batch), (before, samples) = _owner(arguments), state.mark
     if not _same(before, layer):
-        raise ValueError(f"state: another {type(before).__name__} has left it, not this {type(layer).__name__}")
+        raise ValueError(f"state: comes from another {type(before).__name__}, not from this {type(layer).__name__}")
     if batch is not None and batch != samples:
         raise ValueError(f"state: belongs to a batch {samples}, should be that of {batch}")
     return bool(state.changed)
@@ -549,7 +549,7 @@ def must_be_pair(returned: Any, who: str, error: type[Exception] = ValueError, m
 
 
 def unmarked(value: Any) -> Any:
-    """The value, but a state without its mark, which is that of the layer around: what is inside of it may go on from it, too."""
+    """The value; a state without its mark, which is that of the outer layer: the layers inside it may go on from it, too."""
     return value.marked(None) if isinstance(value, DecodingState) and value.mark is not None else value
 
 

@@ -63,7 +63,7 @@ class AttentionError(AssertionError):
 
 
 def check_attention(attention: Any) -> None:
-    """Hold a kind of attention against every rule, print which are kept, and say of the others what is wrong.
+    """Check a kind of attention against every rule, print which rules it keeps, and say of the others what is wrong.
 
     It takes a few seconds. An encoding of positions that acts inside attention is checked inside that of softmax.
     attention   a name, with options or without; a class, which is then made for two heads of width 6; or an object of your own

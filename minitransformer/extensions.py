@@ -50,7 +50,7 @@ def register(name: str, kind: type) -> None:
     registry, others = _registry_of(name, kind)
     for known in others:
         if name in known and not _same(known[name], kind):
-            raise ValueError(f"{name}: this name means {_full_name(known[name])} already")
+            raise ValueError(f"{name}: this name already means {_full_name(known[name])}")
     other = named_classes().get(kind.__name__)
     if other is not None and not _same(other, kind):
         raise ValueError(
@@ -203,7 +203,7 @@ class ReaderFile(NamedTuple):
         except UnicodeDecodeError:
             raise ValueError(f"--import {path}: should be Python in UTF-8") from None
         if path.suffix != ".py" or not path.stem.isidentifier():
-            raise ValueError(f"--import {path}: should be called as a module is, letters, digits and _ before .py")
+            raise ValueError(f"--import {path}: should have the name of a module: letters, digits and _ before .py")
         return cls(str(path), text)
 
     def bring(self) -> None:

@@ -53,7 +53,7 @@ def write(path: str | Path, content: bytes | str) -> None:
 
 @contextlib.contextmanager
 def alone(path: str | Path) -> Iterator[None]:
-    """While this lasts, no other process gets past this line with the same path. The lock dies with its process.
+    """In this block no other process can enter one with the same path. The lock ends with its process.
 
     raises   InUse if another is there already; OSError if there can be no lock: a folder that is missing or not writable
     """
@@ -76,7 +76,7 @@ def _opened(lock: Path) -> Any:
         with contextlib.suppress(FileNotFoundError):  # whose it was has ended between these two lines
             found = lock.lstat()
             if not stat.S_ISREG(found.st_mode) or found.st_size:
-                raise FileExistsError(errno.EEXIST, "what has the name of its lock is none", str(lock))
+                raise FileExistsError(errno.EEXIST, "the file with the name of its lock is no lock", str(lock))
             return open(os.open(lock, os.O_RDWR | PLAIN), "rb+")
 
 

@@ -302,7 +302,7 @@ class GatedProductPullback(Pullback):
 def gated(A: Float[Array, "*batch E"], B: Float[Array, "*batch E"], gate: Gate = "sigmoid"):
     """Y = f(A) ⊙ B, entry by entry: f(A) says how much of B goes through.
 
-    gate     f. Of "sigmoid" the gate lies between 0 and 1; "none" is f(a) = a, the product alone
+    gate     f. With "sigmoid" the gate lies between 0 and 1; "none" is f(a) = a, the product alone
     returns  Y and a pullback: dA, dB = pullback(dY)
     raises   TypeError for different shapes or dtypes
     """
@@ -342,10 +342,10 @@ def glu(
 
     Each row is treated alone: nothing is mixed along the sequence. Where U₁ = 0 and b₁ = 0, σ is a half everywhere, and
     what is left is half a linear map.
-    gate     f: of "relu", "gelu" and "silu" these are ReGLU, GEGLU and SwiGLU, of "none" the bilinear layer
+    gate     f: "relu", "gelu" and "silu" give ReGLU, GEGLU and SwiGLU, "none" the bilinear layer
     source   Borealis II (24), without biases; Dauphin et al. 2017, with them; the other gates: Shazeer 2020
     cost     O(rows · D · E) time, twice that of `linear`; remembers X and both products
-    returns  Y and a pullback: dX, dU_1, dU_2 = pullback(dY), and then the gradients of the biases that there are
+    returns  Y and a pullback: dX, dU_1, dU_2 = pullback(dY), and then the gradients of the biases, if there are any
     raises   TypeError for a wrong shape, or a mixture of dtypes
     """
     one_dtype(X=X, U_1=U_1, U_2=U_2, b_1=b_1, b_2=b_2)

@@ -1,4 +1,4 @@
-"""One array used in several places: the gradient is the sum over the places. In pairs, there and back."""
+"""One array used in several places: the gradient is the sum over the places. In pairs, forward and backward."""
 
 import math
 

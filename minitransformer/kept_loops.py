@@ -11,7 +11,7 @@ ROOM = 2**20  # bytes that a place should have left
 
 
 def kept_in() -> Path | None:
-    """Where Numba keeps what it compiles: NUMBA_CACHE_DIR, or beside the source, or else at home; None if no place has room."""
+    """Where Numba caches what it compiles: NUMBA_CACHE_DIR, or beside the source, or else at home; None if no place has room."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     beside = Path(__file__).parent / "kernels" / "__pycache__"
     places = [Path(chosen)] if chosen else [beside, Path(os.path.expanduser("~")) / ".cache" / "numba"]

@@ -1,4 +1,4 @@
-"""What this machine is, and what there is to know of it: cores, processor, instructions, versions, the allocator of memory."""
+"""Facts about this machine: cores, processor, instructions, versions; and its memory allocator."""
 
 import ctypes
 import functools
@@ -41,7 +41,7 @@ _one_at_a_time = threading.Lock()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let BLAS use one thread in this block, in the whole process. (Its others look for work for a while after each product.)
+    """Let BLAS use one thread in this block, in the whole process. (Its other threads spin for a while after each product.)
 
     Blocks on several threads of Python may overlap: the limit ends with the last of them.
     """
@@ -65,7 +65,7 @@ def memory() -> int | None:
 
 @contextmanager
 def peak_memory() -> Iterator[Callable[[], int]]:
-    """In this block a function says how many bytes of arrays, at the most, have been held at once since the block began."""
+    """A block with a function that returns the peak memory of arrays, in bytes, since the block began."""
     tracemalloc.start()
     try:
         yield lambda: tracemalloc.get_traced_memory()[1]
@@ -139,7 +139,7 @@ def keep_freed_memory(most: int | None = None) -> bool:
 
     most     None: keep everything, however large, until the process ends, as a training does, which after its first steps has no
              page faults then. Bytes: keep so many, and a quarter of them as one array; what MALLOC_TRIM_THRESHOLD_,
-             MALLOC_MMAP_THRESHOLD_ or GLIBC_TUNABLES say goes before
+             MALLOC_MMAP_THRESHOLD_ or GLIBC_TUNABLES say takes precedence
     """
     # no mapping for a single array; nothing is handed back; the heap grows by 64 MiB
     settings = [(MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, 64 * 2**20)]

@@ -74,7 +74,7 @@ class Pullback(Marked, named=False):
 
 
 def _first_checked(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The `__call__` of a pullback, with a check of dY in front of it if there is a mark; what a reader's calls is checked."""
+    """The `__call__` of a pullback, which first checks dY if there is a mark; what a reader's own pullback calls is checked."""
     of_the_book = method.__module__.startswith("minitransformer.")
 
     @functools.wraps(method)
@@ -97,7 +97,7 @@ class DecodingState(Marked, named=False):
 
     changed   whether a field was replaced since: then its mark says nothing of its fields, and they are looked at
     many      fields that grow with the text: arrays of rows or tokens, or tuples
-    same      fields that the layer says, not the text
+    same      fields that depend on the layer, not on the text
     as_long   fields that hold states after as many tokens as its own `length`
     """
 

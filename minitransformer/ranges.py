@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 
 def so_many(n: int, what: str) -> str:
-    """So many of something, for messages and tables: 1 token, 2 tokens."""
+    """A number with its noun, for messages and tables: 1 token, 2 tokens."""
     return f"{n} {what}{'s' * (n != 1)}"
 
 

@@ -24,7 +24,7 @@ PLAIN = (int, float, bool, str, type(None))  # what an option in a text can be
 
 
 class UnknownName(ValueError):
-    """There is nothing of this name."""
+    """Nothing is registered under this name."""
 
     def __init__(self, what: str, name: str, registry: Iterable[str]) -> None:
         super().__init__(f"{what}: no {name!r}; {instead(name, registry)}")
@@ -39,7 +39,7 @@ def instead(name: str, known: Iterable[str]) -> str:
 
 
 def name_of(thing: Any, registry: Mapping[str, Callable[..., Any]]) -> str:
-    """Under which name a registry makes such a thing, for an error; its class where there is none."""
+    """The name under which a registry makes such a thing, for an error; that of its class if there is none."""
     found = type(thing).__name__
     for name, maker in registry.items():
         given = getattr(maker, "keywords", {})  # of a partial
@@ -49,16 +49,16 @@ def name_of(thing: Any, registry: Mapping[str, Callable[..., Any]]) -> str:
 
 
 def written_now(field: str, own: Collection[str]) -> str | None:
-    """What to write in place of a field of before, if it is none of these, and what took its place is one of them."""
+    """What to write now for a field that was renamed, if `own` has its new name, and not the old one; else None."""
     now = OLD_FIELDS.get(field, "")
     return now if field not in own and now.partition("=")[0] in own else None
 
 
 class OldFieldsRefused:
-    """A dataclass of which some fields had other names once. Its error for such a name says what to write instead."""
+    """A dataclass of which some fields were renamed. Its error for an old name says what to write instead."""
 
     def __new__(cls, *_: Any, **fields: Any) -> Self:
-        """Raise TypeError for a field of before."""
+        """Raise TypeError for the old name of a field."""
         for field in fields:
             if now := written_now(field, getattr(cls, "__dataclass_fields__", ())):
                 raise TypeError(f"{field}: write {now} instead")
@@ -103,7 +103,7 @@ def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, size
 
 
 def options(maker: Callable[..., Any], sizes: Mapping[str, Any]) -> dict[str, tuple[type, ...]]:
-    """What can be chosen in a text, beside the sizes, and the types that it may have."""
+    """What can be chosen in a text, besides the sizes, and the types that it may have."""
     known = inspect.signature(maker, eval_str=True).parameters
     return {option: kinds for option in known if option not in sizes and (kinds := _kinds(known[option]))}
 

@@ -1,4 +1,4 @@
-"""What stands between a command and its terminal: signs that the terminal may not have or should not get, and Ctrl-C.
+"""What stands between a command and its terminal: characters that the terminal may lack or should not get, and Ctrl-C.
 
 It imports nothing that takes time, so Ctrl-C is answered while all the rest is being imported.
 """
@@ -27,7 +27,7 @@ SCRIPTS = {"<super>": "^", "<sub>": "_"}
 
 
 def in_ascii(sign: str) -> str:
-    """How a sign is spelled in ASCII: θ is theta, ² is ^2, ≤ is <=, é is e; a sign without such a spelling is a question mark."""
+    """How a character is spelled in ASCII: θ is theta, ² is ^2, ≤ is <=, é is e; one without a spelling is a question mark."""
     if sign in SIGNS:
         return SIGNS[sign]
     kind, _, codes = unicodedata.decomposition(sign).rpartition("> ")
@@ -53,7 +53,7 @@ codecs.register_error("in_ascii", _replaced)
 
 
 def shown(text: str) -> str:
-    """A text that a model has made up, with a · for each sign that could ring, colour or clear a terminal.
+    """A text that a model has generated, with a · for each character that could ring, colour or clear a terminal.
 
     Tabs and ends of lines, \\n and \\r\\n, stay.
     """
@@ -68,7 +68,7 @@ def columns(most: int = 100) -> int:
 
 
 def prepare() -> None:
-    """Let standard output and error take any sign, in ASCII if need be; what is written to a closed one goes nowhere."""
+    """Let standard output and error take any character, in ASCII if need be; what is written to a closed one is dropped."""
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
         if stream is None:

@@ -77,7 +77,7 @@ def _looks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | N
 
 
 def _among(passed: set[Any], looks: Any) -> bool:
-    """Whether a call of this kind has passed; False if an argument has no hash, so that it is checked every time."""
+    """Whether a call of this kind has passed; False if an argument is not hashable, so that the call is checked every time."""
     try:
         return looks is not None and looks in passed
     except TypeError:

@@ -98,7 +98,7 @@ def zero_gradient(X, W):
 
 
 @wrong(
-    r"b: every derivative is zero: .*does not see what is added to all scores", SCORES, np.array([[0.3], [-1.2], [0.7]])
+    r"b: every derivative is zero: .*ignores a constant added to all scores", SCORES, np.array([[0.3], [-1.2], [0.7]])
 )
 def nothing_depends(S, b):
     """Softmax does not see what is added to a row: value and gradient agree on zero, and nothing was tested."""
@@ -498,13 +498,13 @@ def gradient_of_tokens(tokens, E):
     return E[tokens], lambda dY: (None, embedding(tokens, E)[1](dY))
 
 
-@wrong(r"params\.b: no gradient", Params(W, b), X)
+@wrong(r"params\.b: the gradient is missing", Params(W, b), X)
 def parameter_forgotten(params, X):
     """A tree with a hole."""
     return X @ params.W + params.b, lambda dY: (Params(rows(X).T @ rows(dY)), dY @ params.W.T)
 
 
-@wrong(r"params\.b: a gradient, where there is no real array", Params(W), X)
+@wrong(r"params\.b: has a gradient, but is no array of real numbers", Params(W), X)
 def gradient_of_nothing(params, X):
     """This layer has no bias, and yet a gradient of it."""
     return X @ params.W, lambda dY: (Params(rows(X).T @ rows(dY), rows(dY).sum(0)), dY @ params.W.T)

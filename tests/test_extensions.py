@@ -268,8 +268,8 @@ Window = frozen(type("Window", (Plain,), {"__annotations__": {}, "__module__": _
 @pytest.mark.parametrize(
     ("name", "kind", "says"),
     [
-        ("softmax", Streams, "softmax: this name means minitransformer.attention.softmax.softmax_attention already"),
-        ("rope", NoScores, "rope: this name means minitransformer.positions.rope.RoPE already"),
+        ("softmax", Streams, "softmax: this name already means minitransformer.attention.softmax.softmax_attention"),
+        ("rope", NoScores, "rope: this name already means minitransformer.positions.rope.RoPE"),
         ("a:b", Streams, "name: 'a:b' should be a letter, and then up to 39 letters, digits, - or _"),
         ("", Streams, "name: '' should be a letter"),
         ("x" * 41, Streams, "name: 'xxx"),
@@ -320,7 +320,7 @@ def test_what_a_model_could_not_use_is_refused_in_a_line(name, kind, says):
 
 def test_a_name_of_another_class_of_ones_own_is_taken(mine):
     ReaderFile.read("mine.py").bring()
-    with pytest.raises(ValueError, match=r"near: this name means mine\.Near already"):
+    with pytest.raises(ValueError, match=r"near: this name already means mine\.Near"):
         mt.register("near", SoftmaxAttentionTwice)
     (mine / "theirs.py").write_text(MINE.format(radius=1).replace('"near"', '"theirs"'), encoding="utf-8")
     with pytest.raises(
@@ -424,8 +424,8 @@ def test_every_command_that_looks_up_names_takes_files(command):
         ),
         ("theirs.py", b"\xff\xfe", r"theirs\.py: should be Python in UTF-8"),
         ("numpy.py", "", r"numpy\.py: there is a module numpy already; give the file another name"),
-        ("my-own.py", "", r"my-own\.py: should be called as a module is"),
-        ("theirs.txt", "", r"theirs\.txt: should be called as a module is"),
+        ("my-own.py", "", r"my-own\.py: should have the name of a module"),
+        ("theirs.txt", "", r"theirs\.txt: should have the name of a module"),
         (None, "", r"theirs\.py: No such file or directory"),
     ],
 )

@@ -176,7 +176,7 @@ def test_no_file_of_the_reader_is_a_lock(path):
         lambda: lock.mkdir(),
     ):
         make()
-        with pytest.raises(FileExistsError, match="what has the name of its lock is none"), files.alone(path):
+        with pytest.raises(FileExistsError, match="the file with the name of its lock is no lock"), files.alone(path):
             pass
         assert mine.read_text() == "precious"
         assert lock.is_symlink() or lock.is_dir() or lock.read_text() == "precious"

@@ -27,7 +27,7 @@ def grid_offsets(n: NonNegative, m: NonNegative, columns: int, rows: int) -> Int
     raises   ValueError for more queries than keys, or more keys than pixels
     """
     if n > m:
-        raise ValueError(f"n: {n} queries for {so_many(m, 'key')}: should be at most as many")
+        raise ValueError(f"n: {n} queries for {so_many(m, 'key')}: should be at most {m}")
     if m > rows * columns:
         raise ValueError(f"m: {m} pixels should be at most {rows} rows of {columns}")
     y, x = np.divmod(np.arange(m), columns)

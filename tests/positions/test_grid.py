@@ -59,7 +59,7 @@ def test_in_a_model_and_what_is_refused(rng):
         GridScalars(2, 64, 0)
     with pytest.raises(ValueError, match="memory"):
         LanguageModel(positions="grid", stack="transformer-xl:memory=8")
-    with pytest.raises(ValueError, match="n: 3 queries for 2 keys: should be at most as many"):
+    with pytest.raises(ValueError, match="n: 3 queries for 2 keys: should be at most 2"):
         grid_offsets(3, 2, 4, 4)
     with pytest.raises(ValueError, match="m: 17 pixels should be at most 4 rows of 4"):
         grid_offsets(3, 17, 4, 4)

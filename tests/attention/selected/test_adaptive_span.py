@@ -177,7 +177,7 @@ def test_what_is_refused():
     Q, K, V = heads()
     with pytest.raises(ValueError, match="ramp: 0 should be at least 1"):
         adaptive_span_attention(Q, K, V, Z, ramp=0)
-    with pytest.raises(ValueError, match=r"Q: \d+ queries for 5 keys: should be at most as many"):
+    with pytest.raises(ValueError, match=r"Q: \d+ queries for 5 keys: should be at most 5"):
         adaptive_span_attention(Q, K[:, :, :5], V[:, :, :5], Z)
     with pytest.raises(TypeError, match="should have one dtype"):
         adaptive_span_attention(Q, K, V, Z.astype(np.float32))
