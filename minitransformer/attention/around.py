@@ -1,11 +1,11 @@
-"""What a pullback around one of attention has in common with it: the attention matrix."""
+"""Pullbacks that wrap that of attention, and have its attention matrix."""
 
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 
 class AroundAttention(Pullback, named=False):
-    """A pullback around that of attention, which is its field `attention`, or the one that `inside` names: A is what that has."""
+    """A pullback that wraps that of attention, in its field `attention` or the one that `inside` names, and has the same A."""
 
     inside = "attention"
 

@@ -27,8 +27,8 @@ class BlockPattern(NamedTuple):
     """Which keys each query sees, as a list of key tiles for each tile of queries: one for all heads, or one for each.
 
     Head p sees of query tile t the tiles `tiles[starts[p, t] : starts[p, t + 1]]`, which rise; p is 0 for all heads if
-    `starts` has one row. Of such a tile every pair counts where `which` is −1; else `masks[which]`, (64, 64), says which
-    pairs do. `block_pattern` stores equal masks once: a window has a handful.
+    `starts` has one row. In such a tile every pair counts if `which` is −1; else `masks[which]`, (64, 64), says which pairs do.
+    `block_pattern` stores equal masks once: a window has a handful.
     """
 
     n: int
@@ -51,7 +51,7 @@ class BlockPattern(NamedTuple):
 
     @property
     def pairs(self) -> int:
-        """Number of pairs that are computed, for all heads: those of the tiles in their lists, but for quarters without any."""
+        """Number of pairs that are computed, for all heads: those of the tiles in their lists, except quarters without any."""
         half = TILE // 2
         quarters = self.masks.reshape(len(self.masks), 2, half, 2, half).any((2, 4)).sum((1, 2))
         return int(np.append(quarters, 4)[self.which].sum()) * half * half
@@ -60,7 +60,7 @@ class BlockPattern(NamedTuple):
 def pairs_seen(found: Any, n: int, m: int, heads: bool = False) -> Array:
     """What a rule says of n × m pairs, in full: (n, m), or (H, n, m) if heads may have rules of their own.
 
-    raises   TypeError for anything but booleans that can be stretched to that shape
+    raises   TypeError for anything but booleans that broadcast to that shape
     """
     seen = np.asarray(found)
     if seen.dtype == bool:
@@ -80,10 +80,10 @@ def block_pattern(
 ) -> BlockPattern:
     """The pattern in which the query at position i sees the key at position j where sees(i, j) is True.
 
-    sees     takes i of shape (64, 1) and j of shape (1, 64); the last ones may lie behind the last position
+    sees     takes i of shape (64, 1) and j of shape (1, 64); the last ones may lie beyond the last position
     blocks   (⌈n/64⌉, ⌈m/64⌉), False where a whole tile is known to be empty; without it `sees` is asked for all n m pairs
-    causal   and j ≤ i
-    cost     O(tiles of the blocks · 64²), in NumPy; worth keeping
+    causal   leaves only j ≤ i
+    cost     O(tiles of the blocks · 64²), in NumPy; worth caching
     raises   ValueError for blocks of another shape, TypeError if `sees` gives anything but booleans for these pairs
     """
     shape = (-(-n // TILE), -(-m // TILE))
@@ -158,7 +158,7 @@ def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
 
 
 def settled(pattern: BlockPattern, name: str = "pattern") -> BlockPattern:
-    """The pattern in read-only arrays, so that the backward pass finds what the forward pass saw: a copy, unless they are so.
+    """The pattern in read-only arrays, so that the backward pass finds what the forward pass saw; copied if need be.
 
     raises   ValueError for indices that lead out of their arrays, which compiled code would follow anywhere
     """

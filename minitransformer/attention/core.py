@@ -34,12 +34,12 @@ STAGES = {"prepare", "finish", "phi", "rows"}
 
 
 class Part(Checked):
-    """What a core and a mixer say about themselves, and what may happen to their parameters beside the gradient.
+    """What a core and a mixer say about themselves, and what may change their parameters besides the gradient.
 
     stage       which stages of attention it replaces, for the table of chapter 20: project, scores, pattern, normalise,
                 aggregate, "all of them" or "none"
     cost        of n tokens, for the table of `minitransformer attentions`
-    causal      whether a query can be kept from what comes later: "either" way, "always" so, or "never"
+    causal      whether later keys are hidden from a query: "either" on request, "always", or "never"
     looks_ahead whether, though causal, it lets later tokens change which of the earlier keys a query sees
     remembers   what decoding keeps of the tokens so far; None if the whole sequence has to be read again for every token
     needs       what else it requires, in words for the table
@@ -47,7 +47,7 @@ class Part(Checked):
     untrained   paths of parameters that no gradient moves; the gradient has None in their place
     apart       paths of parameters that only an added loss moves: dY gives them no gradient
     moves       whether `after_step` does anything
-    prefix      tokens that it wants in front of the sequence, beside those of the text; they live through all layers
+    prefix      how many extra tokens it wants in front of the text; they go through all layers
     adds_loss   whether its pullback has a loss to be added (`added_loss` in pullback.py)
     unplaced    why an encoding of positions can't change its scores: words for the error, and for the grid of `positions`
     """
@@ -86,11 +86,11 @@ class Part(Checked):
         return None
 
     def after_step(self, params: Tree, observed: Tree, rng: np.random.Generator) -> Tree:
-        """The parameters after an optimiser's step, here unchanged; others move averages, draw features again, or clip spans."""
+        """The parameters after an optimiser's step, here unchanged; others update averages, redraw features, or clip spans."""
         return params
 
     def refuse(self, *, causal: bool) -> None:
-        """Raise ValueError if it shall be causal and can't be, or shall not be and always is."""
+        """Raise ValueError for causal=True if it can't be causal, and for causal=False if it always is."""
         refuse_causal(self, causal)
 
 
@@ -110,7 +110,7 @@ class Core(Part):
     Q (*batch, H, n, d), K (*batch, H, m, d), V (*batch, H, m, dv). If causal, the n queries are the last n of the m positions.
 
     mask              True where query i sees key j, broadcast to (*batch, H, n, m)
-    rng               for what is drawn; a core that draws takes a fixed seed if there is none
+    rng               for random draws; a core that draws takes a fixed seed if there is none
     encoding          an encoding of positions that changes its scores. A core that scores pairs (i, j) has it as a field, and
                       takes any
     encoding_at       where its parameters are: "" if they are those of the core, "encoding." if a part of them
@@ -123,8 +123,8 @@ class Core(Part):
     turns             whether it turns queries and keys itself, by an encoding that is then its field `rotate`; if not, the
                       mixer does, before the core sees them
     streams           what else it wants projected from X: name and width for each head
-    starts_as         of the streams, which projection (q, k or v) they start as a copy of; the others are drawn
-    scale             by which queries times keys are multiplied, if it is not 1/√d: then W_q is drawn smaller; None for 1/√d
+    starts_as         for some streams, the projection (q, k or v) of which theirs starts as a copy; the others are drawn
+    scale             the factor of ⟨q, k⟩ if it is not 1/√d: then W_q is drawn smaller; None for 1/√d
     norm              "rms" if the mixer should bring queries and keys to a root mean square of one, and learn a gain
     gate              "head" or "element" if the mixer should open Y by σ(X W_g), with a number for each head or each channel
     """
@@ -145,7 +145,7 @@ class Core(Part):
     gate: Literal["head", "element"] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A stage that a subclass makes anew is called: no compiled loop knows of it but by its own `for_loops`."""
+        """A stage that a subclass overrides is called as it is: compiled loops replace it only through its own `for_loops`."""
         super().__init_subclass__(**options)
         newer = takewhile(lambda kind: "for_loops" not in vars(kind), cls.__mro__)
         if hasattr(cls, "for_loops") and any(STAGES & vars(kind).keys() for kind in newer):

@@ -66,7 +66,7 @@ def empty(K: Array, V: Array) -> Array:
 
 
 def read(k: Array, S: Array) -> Array:
-    """kᵀ S, of each memory of the batch. (Not by BLAS, which in such small products may warn of numbers that are not in them.)"""
+    """kᵀ S, of each memory of the batch. (Not by BLAS, which may give spurious warnings for such small products.)"""
     return (k[..., :, None] * S).sum(-2)
 
 
@@ -146,7 +146,7 @@ class UnitPullback(Pullback):
 
 def unit(X: Array, eps: float = 1e-6) -> tuple[Array, UnitPullback]:
     """x / √(‖x‖² + d ε), row by row: keys of norm one, as the delta rule wants them. It is the RMS norm
-    of the book, which adds ε to the mean of the squares; whoever adds 10⁻⁶ to their sum, as Qwen3-Next does, wants ε = 10⁻⁶/d.
+    of the book, which adds ε to the mean of the squares; to add 10⁻⁶ to their sum, as Qwen3-Next does, take ε = 10⁻⁶/d.
     """
     d = X.shape[-1]
     Y, norm = rms_norm(X, np.full(d, d**-0.5, X.dtype), eps=eps)

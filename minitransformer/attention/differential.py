@@ -185,7 +185,7 @@ class Differential(Core):
     def step(
         self, params: DifferentialParams, Q: Array, K: Array, V: Array, *streams: Array, state: KeysValues | None = None
     ) -> tuple[Array, KeysValues]:
-        """O(m d) for one new token. The state has the keys of a pair side by side, too: a query is beside zeros, in two ways."""
+        """O(m d) for one new token. The state has the keys of a pair side by side; a query has zeros for the other one."""
         left = Q.dtype.type(1 - self.lambda_init)
         if state is not None and Q.shape[-2] == 1 and (loops := loops_in("one_query")):
             done = loops.attend_and_differ(Q, K, V, state, self._lambda(params), left, params.gain, EPS)

@@ -1,4 +1,4 @@
-"""FlashAttention: softmax attention, one block of keys after another, exact, and the n × m scores are never there at once.
+"""FlashAttention: exact softmax attention, one block of keys after another, so that the n × m scores never exist at once.
 
 What a query has found in some of the keys is three things, and two such findings can be joined:
 
@@ -83,7 +83,7 @@ def gradients(
     D: Array,
     dY: Array,
 ) -> tuple[Array, Array, Array]:
-    """dQ, dK, dV of a block of pairs. What is asked of the others is in L and D.
+    """dQ, dK, dV of a block of pairs. All that it needs of the others is in L and D.
 
     A = exp(S − L),   dA = dY Vᵀ,   dS = A ⊙ (dA − D),   D_i = ⟨dy_i, y_i⟩
     """
@@ -99,7 +99,7 @@ def gradients(
 class FlashPullback(Pullback):
     """Σ_j A_ij dA_ij = ⟨dy_i, Σ_j A_ij v_j⟩ = ⟨dy_i, y_i⟩ = D_i: the sum over a whole row is known without the row.
 
-    So a block of A is computed again from L, used, and forgotten. Nothing is merged on the way back: gradients of blocks add.
+    So a block of A is computed again from L, used, and forgotten. The backward pass merges nothing: gradients of blocks add.
     The weight of a sink is e^{b − L_i} and its value zero, so db = −Σ_i e^{b − L_i} D_i.
     """
 
@@ -154,7 +154,7 @@ def flash_attention(
     others   as in `dot_product_attention`
     source   Dao et al. 2022; the running maximum is older: Milakov and Gimelshein 2018. The compiled loops of the book do
              this in tiles of queries as well
-    cost     O(n m d) time, O(n block) numbers beside Q, K, V and Y; a mask, also that of `causal`, is n × m booleans. Can be
+    cost     O(n m d) time, O(n block) numbers besides Q, K, V and Y; a mask, also that of `causal`, is n × m booleans. Can be
              causal
     returns  Y and a pullback: dQ, dK, dV = pullback(dY), and dsink if there is one; it computes the scores once more
     raises   TypeError for a wrong shape or dtype, ValueError for a mask or a sink that does not fit

@@ -39,7 +39,7 @@ class EluFeaturesPullback(Pullback):
 
 @checked
 def elu_features(X: Float[Array, "*batch n d"]) -> tuple[Float[Array, "*batch n d"], Pullback]:
-    """φ(x) = elu(x) + 1 = x + 1 for x > 0, eˣ otherwise: positive features, of the same number.
+    """φ(x) = elu(x) + 1 = x + 1 for x > 0, eˣ otherwise: positive features, d of them.
 
     source   Borealis II (19), (20); Aalto (13) to (15)
     cost     O(n d)
@@ -106,7 +106,7 @@ def kernel_attention(
                 value is (Y, (S, z)), the sums after the last position, and the gradients end in (dS, dz) of the first ones
     causal      query i sees keys j ≤ i only; with m ≠ n the queries are the last n of the m positions
     normalise   False leaves out the denominator: the sum rule of fast weights
-    eps         ε, to keep from zero a denominator of features that can cancel. 0 leaves weights that sum to one
+    eps         ε keeps the denominator from zero where features can cancel; with 0 the weights sum to one
     source      Borealis II (18) to (21); Aalto (13) to (15)
     cost        O((n + m) r dv) time, O((n + m)(r + dv) + n r dv/64) memory at most; in the tier "numpy", the definition, O(n m).
                 Can be causal.
@@ -118,7 +118,7 @@ def kernel_attention(
     one_dtype(FQ=FQ, FK=FK, V=V, S=S, z=z)
     n, m = FQ.shape[-2], FK.shape[-2]
     if initial is not None and not (causal and n == m):
-        raise ValueError(f"initial: going on from sums takes causal=True and as many keys, got {causal=}, {n=}, {m=}")
+        raise ValueError(f"initial: to go on from sums takes causal=True and n = m, got {causal=}, {n=}, {m=}")
     if loops := loops_in("chunks"):
         return loops.tiled_kernel_attention(FQ, FK, V, initial, causal=causal, normalise=normalise, eps=eps)
     sees = causal_mask(n, m) if causal else np.ones((n, m), bool)
@@ -332,7 +332,7 @@ class KernelAttention(FeatureAttention):
 
     def __post_init__(self) -> None:
         if isinstance(self.features, type) or not (hasattr(self.features, "init") and callable(self.features)):
-            raise TypeError(f"features: {self.features!r} makes none; it should be an object like EluFeatures()")
+            raise TypeError(f"features: {self.features!r} should be an object that makes features, like EluFeatures()")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
         """The parameters of the features."""

@@ -194,10 +194,10 @@ class Latent(Projected):
 
     rank         r, the width of that row; D/4 if None
     query_rank   the width of such a row for the queries, which saves activations in training, not in decoding; None for none
-    rotary       d_r, channels beside the d = D/H of a head, which are turned; d/2 if None, in whole pairs
+    rotary       d_r, channels besides the d = D/H of a head, which are turned; d/2 if None, in whole pairs
     base         of their angles, as in RoPE. So it knows where tokens stand, and needs no other encoding
     source       DeepSeek-AI 2024a (DeepSeek-V2), equations 9 to 19
-    cost         O(n² (2 d + d_r)) for each head beside the projections. Keeps r + d_r numbers for each token
+    cost         O(n² (2 d + d_r)) for each head, besides the projections. Keeps r + d_r numbers for each token
     raises       ValueError for a width that is not divisible by the heads, and for an odd d_r
     """
 

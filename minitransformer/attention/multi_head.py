@@ -7,7 +7,7 @@ so that |S| ≤ √d max |g_q g_k| whatever the weights are; and head_h is opene
 Henry et al. 2020, with a gain for each channel, as in Qwen3; OLMo 2 normalises all heads of a token together.
 
 The H small projections are the columns of one large one. With Z = X it is self-attention, with Z from elsewhere
-(the encoder's output) it is cross-attention. What "Attention" is, is the core's affair (core.py).
+(the encoder's output) it is cross-attention. The core says what "Attention" is (core.py).
 """
 
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ class ProjectionParams(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """g_q and g_k, (d,): what each channel of a normalised query and key is multiplied with, in all heads."""
+    """g_q and g_k, (d,): the factor of each channel of a normalised query and key, the same in all heads."""
 
     q: Array
     k: Array
@@ -175,7 +175,7 @@ class MultiHeadAttention(Projected):
     head_width d, `head_dim` in published configs; D/H by default. Whatever H d is, W_q is (D, H d) and W_o (H d, D)
     source     Lecture notes, multi-head; Aalto 2.1.4; CS224N notes (H divides the width, not the output: E72).
                Fewer keys than queries: Shazeer 2019 (one), Ainslie et al. 2023 (groups)
-    cost       O(n D H d) time beside the core's; 2 (H + G) D d parameters, and (H + 2 G) d + D more with bias: if G = H and
+    cost       O(n D H d) time besides the core's; 2 (H + G) D d parameters, and (H + 2 G) d + D more with bias: if G = H and
                d = D/H that is 4 D² + 4 D, whatever H is
     raises     ValueError if D is not divisible by H and no d is given, or H by G; for a core, or a rotation, of other heads
     """
@@ -195,7 +195,7 @@ class MultiHeadAttention(Projected):
             raise ValueError(f"groups: {so_many(self.heads, 'head')} can't be divided into {self.groups} groups")
         for rotate in (self.rotate, self.core.rotate):
             if rotate is not None and (isinstance(rotate, type) or not hasattr(rotate, "turn")):
-                raise TypeError(f"rotate: {rotate!r} turns nothing; an object like RoPE(d={self.d}) does")
+                raise TypeError(f"rotate: {rotate!r} should turn heads, as RoPE(d={self.d}) does")
         if getattr(self.rotate, "d", self.d) != self.d:
             raise ValueError(f"rotate: {type(self.rotate).__name__} turns heads of width {self.rotate.d}, not {self.d}")
         for part in (self.core, self.core.encoding, self.core.rotate):
@@ -204,7 +204,7 @@ class MultiHeadAttention(Projected):
             if (d := getattr(part, "d", self.d)) != self.d:
                 raise ValueError(f"core: {type(part).__name__} is for heads of width {d}, not {self.d}")
         if self.core.queries_are_keys and self._groups != self.heads:
-            raise ValueError(f"groups: in {type(self.core).__name__} queries are the keys, so there are as many")
+            raise ValueError(f"groups: in {type(self.core).__name__} queries are the keys, so both have as many heads")
         if self.core.key_heads is not None and self._groups != self.heads:
             raise ValueError(
                 f"groups: {type(self.core).__name__} has {so_many(self.core.key_heads, 'head')} of keys of its own"
@@ -228,7 +228,7 @@ class MultiHeadAttention(Projected):
         return self.heads if self.groups is None else self.groups
 
     def _streams(self, core: Core) -> dict[str, int]:
-        """What a core wants beside queries, keys and values, with their widths; last, what opens the gate."""
+        """What a core wants besides queries, keys and values, with their widths; last, what opens the gate."""
         if core.gate is None:
             return core.streams
         return {**core.streams, "gate": 1 if core.gate == "head" else self.d}
@@ -248,7 +248,7 @@ class MultiHeadAttention(Projected):
         return self.core.decodes and (self.rotate is None or self.rotate.fixed)
 
     def refuse(self, *, causal: bool) -> None:
-        """Raise ValueError if the core shall be causal and can't be, or shall not be and always is."""
+        """Raise ValueError for causal=True if the core can't be causal, and for causal=False if it always is."""
         self.core.refuse(causal=causal)
 
     def observe(self, pullback: Pullback) -> Tree:
@@ -311,7 +311,7 @@ class MultiHeadAttention(Projected):
         """Self-attention. Pullback: dY to (dparams, dX), and dmemory if there is a memory.
 
         mask     True where query i sees key j: (n, m), or with all axes, (*batch, H, n, m), where 1 stands for "all"
-        memory   tokens that stand before X and are looked at, not answered: keys and values come from [memory; X]
+        memory   tokens before X that only give keys and values, which come from [memory; X]; queries come from X alone
         """
         if memory is not None and self.core.queries_are_keys:
             raise ValueError(f"memory: in {type(self.core).__name__} queries are the keys, and a memory has no queries")

@@ -1,4 +1,4 @@
-"""Mixers whose step has three parts, so that loops can do what is around the second for all of them.
+"""Mixers whose step has three parts, so that compiled loops can do the first and the last for all of them.
 
 A₁, A₂, …  = X W + b                 the projections of each new token; normed and turned, where a mixer says so
 Y, state  ← A₁, A₂, …, state         what the mixer makes of them and of the past
@@ -53,7 +53,7 @@ class Projected(Mixer):
         raise TypeError(f"{type(self).__name__} does not say how it goes on from a state")
 
     def _output(self, params: Tree) -> tuple[Array | None, Array | None]:
-        """W_o and b_o; None for one that there is not."""
+        """W_o and b_o; None for one that is missing."""
         raise TypeError(f"{type(self).__name__} does not say how its output is projected")
 
     @property
@@ -64,7 +64,7 @@ class Projected(Mixer):
     def step(self, params: Tree, X: Float[Array, "*batch n {self.width}"], state: Any = None) -> tuple[Array, Any]:
         """Y of new tokens after those in the state, causally; and the longer state.
 
-        cost   what the mixer needs beside O(D²); softmax O(m D) for one new token, instead of O(m² D) for all again
+        cost   what the mixer needs besides O(D²); softmax O(m D) for one new token, instead of O(m² D) for all again
         """
         if self.rotate is not None and not self.rotate.fixed:
             raise TypeError(f"{type(self.rotate).__name__} keeps no state: the angles change with the length")

@@ -104,16 +104,6 @@ def rows() -> list[tuple[str, Part, str]]:
     return [(name, attention_of(it, EXAMPLE), (type(it).__doc__ or "").splitlines()[0]) for name, it in made.items()]
 
 
-def table() -> str:
-    """A line for each kind: cost of n tokens, whether it can be causal, what it remembers, its positions, what it needs."""
-    lines = [("attention", "cost", "causal", "remembers", "positions", "needs")]
-    for name, part, _ in rows():
-        remembers = part.remembers or ("does not write" if part.causal == "never" else "nothing: reads all again")
-        lines.append((name, part.cost, part.causal_in_words, remembers, positions(part), part.needs))
-    widths = [max(len(row[k]) for row in lines) for k in range(len(lines[0]))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in lines)
-
-
 def positions(part: Part) -> str:
     """Which encodings of positions it can be combined with."""
     if isinstance(part, Mixer):

@@ -59,7 +59,7 @@ def _refuse_other_than_positions(owners: Owners) -> None:
 def work(owners: Owners, *, causal: bool = True) -> Array:
     """How many pairs (i, j) count for worker r in step t, entry [t, r] of (W, W): its queries with keys of worker (r − t) mod W.
 
-    A kernel that skips hidden pairs has to compute so many. `ring_attention` computes whole blocks, and hides pairs after that.
+    A kernel that skips hidden pairs computes only these. `ring_attention` computes whole blocks, and hides pairs after that.
     """
     _refuse_other_than_positions(owners)
     W = len(owners)

@@ -2,12 +2,13 @@
 
     A_ij = e^{S_ij} / (e^b + Σ_l e^{S_il}),     so a row may sum to less than one
 
-A head that has nothing to say must still give its weights to some key, as softmax is made; many trained models give much to the
+A head that finds nothing must still give its weights to some key, because softmax sums to one; many models give much to the
 first tokens (Xiao et al. 2024). With a sink they may go nowhere. It is a gate as well: with L_i = ln Σ_l e^{S_il},
 
     y_i = σ(L_i − b) · Σ_j softmax(S_i)_j v_j
 
-opens by more than half where the keys together reach further than b. It is also a key more, with the score b and the value zero.
+opens by more than half where the keys together reach further than b. It is also one more key, with the score b and the value
+zero.
 """
 
 import numpy as np
@@ -20,7 +21,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 
 
 class SinkPullback(Pullback):
-    """The softmax of one entry more, whose weight nobody takes, so that its dA is zero:
+    """The softmax with one more entry, whose weight is not used, so that its dA is zero:
 
     dS = A ⊙ (dA − D),   db = Σ_i a_i (0 − D_i),   D_i = Σ_j A_ij dA_ij,   a_i = e^b / (e^b + Σ_l e^{S_il})
     """
@@ -63,10 +64,10 @@ def softmax_with_sink(
 
 @frozen
 class LearnedSink:
-    """A number b_h for each of H heads. At first zero, as one key more whose score is zero."""
+    """A number b_h for each of H heads. It starts at zero: one more key whose score is zero."""
 
     heads: int
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
-        """Zeros: at first each b is the score of one key more that is zero."""
+        """Zeros: at first each b counts as one more key, with a score of zero."""
         return np.zeros(self.heads, dtype)

@@ -205,9 +205,9 @@ def softmax_attention(
     heads: int, page: int | None = None, sink: Literal["learned"] | float | None = None, cap: float | None = None,
     norm: Literal["rms"] | None = None, gate: Literal["head", "element"] | None = None,
 ) -> SoftmaxAttention:  # fmt: skip
-    """The core that "softmax:sink=learned,cap=50" names in a model of so many heads: a learned sink has a number b for each.
+    """The core that "softmax:sink=learned,cap=50" names in a model with this many heads: a learned sink has a number b for each.
 
-    raises   ValueError for another word than "learned"
+    raises   ValueError for any word but "learned"
     """
     if isinstance(sink, str) and sink != "learned":
         raise ValueError(f"sink: no {sink!r}; it is 'learned', or a number")

@@ -22,7 +22,7 @@ SIZES = {**EXAMPLE, **registry.EXAMPLE}
 
 def attentions(name: str | None = None) -> str:
     """Every kind of attention: cost, causality, memory, positions, what it is, from which length on it is faster than dense
-    attention, options; or all there is to say of one, which can have options, as a model takes them.
+    attention, options; or a full description of one, with options if you like, as a model takes them.
 
     raises   ValueError for an unknown name, an option or a value that makes no sense
     """
@@ -40,7 +40,7 @@ def measured() -> str:
 
 
 def encodings(name: str | None = None) -> str:
-    """Every encoding of positions: where it acts, what it is, options; or all there is to say of one, as `attentions` does.
+    """Every encoding of positions: where it acts, what it is, options; or a full description of one, as `attentions` gives it.
 
     raises   ValueError for an unknown name, an option or a value that makes no sense
     """
@@ -84,8 +84,8 @@ def grid() -> str:
 
 
 def stacks(name: str | None = None) -> str:
-    """Every stack of blocks: what its blocks have to be like, what it is, options; or all there is to say of one, as
-    `attentions` does.
+    """Every stack of blocks: what its blocks have to be like, what it is, options; or a full description of one, as
+    `attentions` gives it.
 
     raises   ValueError for an unknown name, an option or a value that makes no sense
     """
@@ -119,7 +119,7 @@ def _entry(name: str, names: Iterable[str], said: list[str]) -> Iterator[str]:
 
 def _of_attention(name: str, made: Any) -> str:
     part: Part = attention_of(made, EXAMPLE)
-    without = "does not write" if part.causal == "never" else "reads all again"
+    without = "can't decode" if part.causal == "never" else "reads all again"
     remembers = f"remembers {part.remembers}" if part.remembers else without
     needs = f"; needs {part.needs}" if part.needs else ""
     return f"{part.cost}; causal: {part.causal_in_words}; {remembers}; positions: {positions(part)}{needs}"

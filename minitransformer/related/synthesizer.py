@@ -59,7 +59,7 @@ Logits = Array | Products  # S itself has the axes (…, H, n, m)
 
 
 def longer(dtable: Array, rows: int, first: int = 0) -> Array:
-    """The gradient of a table of so many rows, of which those from `first` on were used: the others get zeros."""
+    """The gradient of a table of `rows` rows, of which those from `first` on were used: the others get zeros."""
     whole = np.zeros((*dtable.shape[:-2], rows, dtable.shape[-1]), dtable.dtype)
     whole[..., first : first + dtable.shape[-2], :] = dtable
     return whole
@@ -336,7 +336,7 @@ class SynthesizerPullback(AroundAttention):
 
 @frozen
 class Synthesizer(Core):
-    """The weights come from each token alone, or from the places alone; keys are not asked, unless it is mixed with dot products.
+    """The weights come from each token alone, or from the places alone; keys are not used, unless dot products are mixed in.
 
         Y = softmax(ReLU(X W_1 + b_1) W_2 + b_2) V
 
@@ -376,12 +376,12 @@ class Synthesizer(Core):
 
     @property
     def queries_are_keys(self) -> bool:  # type: ignore[override]
-        """Whether there is no W_k, for nobody asks the keys."""
+        """Whether there is no W_k, since the keys are not used."""
         return self.mixture == "none"
 
     @property
     def remembers(self) -> str:  # type: ignore[override]
-        """What a state keeps: values, and keys only if they are asked."""
+        """What a state keeps: values, and keys only if they are used."""
         return "values" if self.mixture == "none" else "keys and values"
 
     @property
@@ -454,7 +454,7 @@ class Synthesizer(Core):
     def step(
         self, params: SynthesizerParams, Q: Array, K: Array, V: Array, *streams: Array, state: Any = None
     ) -> tuple[Array, Any]:
-        """Y of new tokens after those in the state, and the longer state, in which keys are kept only if they are asked."""
+        """Y of new tokens after those in the state, and the longer state, in which keys are kept only if they are used."""
         if self.mixture == "none":
             K = K[..., :0]
         state = KeysValues.of(K, V) if state is None else state.extended(K, V)

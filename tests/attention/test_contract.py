@@ -15,7 +15,6 @@ import minitransformer as mt
 from minitransformer import contract
 from minitransformer.attention import ATTENTIONS, Core, EachHead, Mixer, SoftmaxAttention, Strided, Window, attention_of
 from minitransformer.attention.core import Part
-from minitransformer.attention.registry import table
 from minitransformer.contract import can
 from minitransformer.data.text import Text
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
@@ -361,17 +360,3 @@ def test_names_and_options():
     }.items():
         with pytest.raises(ValueError, match=message):
             LanguageModel(attention=wrong)
-
-
-def test_the_table_has_a_row_for_each_name():
-    lines = table().splitlines()
-    assert [line.split()[0] for line in lines] == ["attention", *ATTENTIONS]
-    at = {word: lines[0].index(word) for word in ("causal", "remembers", "positions", "needs")}
-    said = {line.split()[0]: {word: line[k:].split("  ")[0].strip() for word, k in at.items()} for line in lines}
-    causal = {"softmax": "yes", "sinks": "always", "linformer": "never", "reformer": "values only"}
-    remembers = {"softmax": "keys and values", "linformer": "does not write", "reformer": "nothing: reads all again"}
-    remembers |= {"window": "the last 33 keys and values", "sinks": "the first 4 and the last 64 keys and values"}
-    assert {name: said[name]["causal"] for name in causal} == causal
-    assert {name: said[name]["remembers"] for name in remembers} == remembers
-    assert (said["window"]["positions"], said["linear"]["positions"]) == ("any", "at the embeddings, rope")
-    assert (said["softmax"]["needs"], said["delta"]["needs"]) == ("", "β from X")

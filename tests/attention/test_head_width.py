@@ -187,7 +187,7 @@ def test_what_can_not_be(make, says):
 @pytest.mark.parametrize("rotate", [7, "rope", RoPE, ALiBi(H)])
 def test_what_turns_nothing(rotate):
     for layer in ({"rotate": rotate}, {"core": Sinks(rotate=rotate)}):
-        with pytest.raises(TypeError, match=r"^rotate: .* turns nothing; an object like RoPE\(d=3\) does"):
+        with pytest.raises(TypeError, match=r"^rotate: .* should turn heads, as RoPE\(d=3\) does"):
             MultiHeadAttention(D, H, **layer)
 
 

@@ -280,7 +280,7 @@ def heads(rng, n=N, m=M):
 
 @pytest.mark.parametrize("features", ["elu", EluFeatures, RoPE(4), None])
 def test_features_are_made_by_an_object(features):
-    with pytest.raises(TypeError, match=r"^features: .* should be an object like EluFeatures\(\)"):
+    with pytest.raises(TypeError, match=r"^features: .* should be an object that makes features, like EluFeatures\(\)"):
         KernelAttention(features)
 
 

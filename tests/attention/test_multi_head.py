@@ -408,7 +408,7 @@ def test_groups_must_divide_the_heads(groups):
         ValueError, match=f"groups: (3 heads can't be divided into {groups} groups|{groups} should be at least 1)"
     ):
         MultiHeadAttention(D, H, groups=groups)
-    with pytest.raises(ValueError, match="groups: in QueriesAreKeys queries are the keys, so there are as many"):
+    with pytest.raises(ValueError, match="groups: in QueriesAreKeys queries are the keys, so both have as many heads"):
         MultiHeadAttention(D, H, core=QueriesAreKeys(), groups=1)
 
 

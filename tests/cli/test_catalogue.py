@@ -100,7 +100,7 @@ def test_causality_and_memory_are_told(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     said = {line.split()[0]: line for line in attentions().splitlines() if not line.startswith(" ")}
     assert "causal: yes; remembers keys and values; positions: any" in said["softmax"]
-    assert "causal: never; does not write" in said["linformer"]
+    assert "causal: never; can't decode" in said["linformer"]
     assert "causal: values only; reads all again" in said["reformer"]
     assert "causal: always" in said["sinks"]
 

@@ -37,7 +37,7 @@ def must_follow(K: Array, V: Array, known_keys: Array, known_values: Array) -> N
 class KeysValues(DecodingState):
     """The first `length` positions of two arrays with room for more, (*batch, G, room, d) and (*batch, G, room, dv).
 
-    written   how far the room is filled, in a list that all states share which look into it. A state that is not the last
+    written   how far the room is filled, in a list that all states with these arrays share. A state that is not the last
               one written copies before it goes on, so two continuations of one state don't get into each other's way.
     """
 
@@ -77,7 +77,7 @@ class KeysValues(DecodingState):
     def with_room(self, n: int) -> "KeysValues":
         """A state that is longer by n positions, whose keys and values the caller writes.
 
-        The room doubles when it is full, so n positions cost O(n) on average, however many there are already.
+        The room doubles when it is full, so n positions cost O(n) amortised, however many there are already.
         """
         now = self.length + n
         if now <= self.K.shape[-2] and writeable(self.K, self.V) and claim(self.written, self.length, now):

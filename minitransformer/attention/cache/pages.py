@@ -118,11 +118,11 @@ def paged_attention(
     sink: Float[Array, "*own"] | None = None,
     cap: PositiveNumber | None = None,
 ) -> Array:
-    """Causal attention of the last queries to all positions of a state, page by page: Y alone, for generation has no way back.
+    """Causal attention of the last queries to all positions of a state, page by page: Y alone; there is no backward pass.
 
     Q       (*batch, H, n, d), the last n positions; heads share the keys of their group
     others  as in `dot_product_attention`
-    order   in which the pages are read; Y is the same to rounding. A page that is not in it is not looked at
+    order   in which the pages are read; Y is the same to rounding. A page that is not in it is not read
     cost    O(n m d) time; the pages are not copied into one array
     raises  TypeError for another dtype than that of the pages, ValueError for other samples, heads or widths, more queries than
             positions, an order that names a page twice or one that is not there, and pages that differ from each other

@@ -1,6 +1,6 @@
-"""The keys and values of the first few tokens and of the last ones: what attention has to remember that sees no others.
+"""The keys and values of the first few tokens and of the last ones: all that attention has to remember if it sees no others.
 
-A ring of w places, in which token t overwrites the one at t mod w, is all that a window needs. But an older state, from which
+A ring buffer of w rows, in which token t overwrites row t mod w, is all that a window needs. But an older state, from which
 somebody goes on in another way, would find its keys overwritten. So here new tokens are appended until the room is full; then
 those that are still seen move to the front of new room. For a window that copies one row for each token, on average, and the
 memory stays constant.
@@ -33,7 +33,7 @@ class Recent(DecodingState):
 
     length    of the text so far, most of which may be forgotten
     kept      how many positions at the start and at the end can be seen again
-    written   how far the room is filled, in a list that all states share which look into it (as in KeysValues)
+    written   how far the room is filled, in a list that all states with these arrays share (as in KeysValues)
     """
 
     K: Array
@@ -73,7 +73,7 @@ class Recent(DecodingState):
         return np.concatenate([X[..., :first, :], X[..., self.end - last : self.end, :]], -2)
 
     def _moved(self, n: int) -> "Recent":
-        """The rows that are still seen, in new room with n more taken; as many fit behind, `last` at most but 64 at least."""
+        """The rows that are still seen, in new arrays with n more taken, and as many free: `last` at most, but 64 at least."""
         keys, values = self.keys, self.values
         used = keys.shape[-2]
         room = used + n + max(min(used + n, self.kept.last), 64)

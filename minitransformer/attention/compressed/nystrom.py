@@ -131,7 +131,7 @@ class NystromPullback(Pullback):
     """Y = L W, W = Z N, N = B V: two attentions, of all queries to landmarks and of landmarks to all keys, and Z between.
 
     dW comes out of the first; dN = Zᵀ dW goes into the second; dZ = dW Nᵀ through the inverse and the small softmax.
-    A landmark is a mean, Q̃ = C Q, so dQ = Cᵀ dQ̃ beside the queries' own; the values also get what the convolution sends.
+    A landmark is a mean, Q̃ = C Q, so dQ = Cᵀ dQ̃ besides the queries' own; the values also get what the convolution sends.
     """
 
     to_landmarks: Pullback

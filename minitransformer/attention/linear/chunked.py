@@ -1,10 +1,10 @@
-"""Kernel attention piece by piece, for features so many that those of a whole text would not fit.
+"""Kernel attention piece by piece, for so many features that those of a whole text would not fit into memory.
 
     M_i = φ(q_i)ᵀ S⁺ + Σ_j φ(q_i)ᵀ φ(k_j) v_j⁺ᵀ        S⁺ of the pieces before; j in the piece, and not after i
     y_i = M_i without its last number, over its last number
     S⁺  ← S⁺ + Σ_j φ(k_j) v_j⁺ᵀ                         v⁺ = (v, 1), so S⁺ is S with z as its last column
 
-The features of a piece are made when it is its turn, and once more on the way back; between pieces only the sums are kept. If
+The features of a piece are made when it is its turn, and again in the backward pass; between pieces only the sums are kept. If
 attention is not causal, all keys go into the sums before the first query reads them.
 """
 
@@ -118,9 +118,9 @@ def in_pieces(
 
     None if all features fit at once, and for more causal queries than keys: then the caller makes them whole.
 
-    Of p rows in a piece there are p r features at a time and n/p sums of r dv: fewest numbers together at p = √(n dv).
+    Of p rows in a piece there are p r features at a time and n/p sums of r dv: together they are fewest at p = √(n dv).
 
-    cost   O((n + m) r dv) time, O(r √(n dv)) memory beside queries, keys and values
+    cost   O((n + m) r dv) time, O(r √(n dv)) memory besides queries, keys and values
     """
     n, m = Q.shape[-2], K.shape[-2]
     one = core.phi(NoParams(), K[..., :1, :], first=0, query=False)[0]  # of one position

@@ -4,7 +4,7 @@
     cos(a − b) = cos a cos b + sin a sin b,   a = π i/(2 M)
     φ(x_i) = [relu(x_i) cos a_i; relu(x_i) sin a_i]             i from 1
 
-For |i − j| < M the cosine is above zero. M is the longest sequence, not the present one: with that, a new token would change the
+For |i − j| < M the cosine is above zero. M is the longest sequence, not the present one: otherwise a new token would change the
 weights of all others.
 """
 

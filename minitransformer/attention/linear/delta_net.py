@@ -58,7 +58,7 @@ class DeltaRule(Core):
     reach    c, at most 2. Above 1, a write can turn the sign of what is held, and a memory can keep track of a parity
     source   Borealis II, fast weight memory systems; Schlag, Irie and Schmidhuber 2021, where memory and features are from;
              Yang et al. 2024a for norm one; Grazzi et al. 2024 for c = 2
-    cost     O(n r dv) time, r = d, or 2 d ν; one new token costs O(r dv). Always causal, and the past has to be its own: m = n
+    cost     O(n r dv) time, r = d, or 2 d ν; one new token costs O(r dv). Always causal, with keys of the same tokens: m = n
     raises   ValueError for a reach that is not above 0 and at most 2
     """
 

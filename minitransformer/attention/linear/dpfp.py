@@ -5,7 +5,7 @@
     φ(k)     = [φ_1; …; φ_ν]                            2 d ν features
 
 An entry is above zero only if two of x are: each feature answers to one corner of the space, and keys in different corners don't
-disturb each other. That is what a memory wants that is read by ⟨φ(q), φ(k)⟩.
+disturb each other. This suits a memory that is read by ⟨φ(q), φ(k)⟩.
 """
 
 import numpy as np

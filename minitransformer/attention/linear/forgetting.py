@@ -8,8 +8,9 @@ attention; with one f for all positions, ALiBi with the slope −ln f. ALiBi cou
 the end of a sentence.
 
 c_i − c_j is a product too, of columns [c_i, 1] beside the queries and [1, −c_j] beside the keys, so the core of dense attention
-will do, in all tiers. But c grows with the text, and in float32 its rounding with it. So c is summed in float64 and cut in two, a
-whole number and a rest. Whole numbers have an exact difference; and the rest of c_i shifts a row of S as a whole, so it may go.
+will do, in all tiers. But c grows with the text, and so does its rounding error in float32. So c is summed in float64 and cut
+in two, a whole number and a rest. Whole numbers have an exact difference; and the rest of c_i shifts a row of S as a whole, so
+it can be dropped.
 """
 
 import math

@@ -90,8 +90,8 @@ def gated_delta_rule(
     log_decay   ln α, at most 0: one number for each position, (*batch, n), or one for each channel too, (*batch, n, r)
     initial     S_0, what the memory holds before the first position. With it the value is (Y, S_n), and the gradients end in dS_0
     source      Yang, Kautz and Hatamizadeh 2025 (Gated DeltaNet) for one number; Kimi 2025 for channels. No scale
-    cost        O(n r dv) time, O(n (r + dv)) memory; in the tier "numpy", O(n r dv) memory on the way back. Always causal: y_t
-                depends on positions up to t only
+    cost        O(n r dv) time, O(n (r + dv)) memory; in the tier "numpy", O(n r dv) memory in the backward pass. Always causal:
+                y_t depends on positions up to t only
     returns     Y (*batch, n, dv) and a pullback: dQ, dK, dV, dbeta, dlog_decay = pullback(dY). From S_0 on, Y, S = value, and
                 dQ, dK, dV, dbeta, dlog_decay, dS_0 = pullback((dY, dS))
     raises      TypeError for a wrong shape or dtype

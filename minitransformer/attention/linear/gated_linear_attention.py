@@ -7,8 +7,8 @@ One number α_t for all channels of a head: RetNet, where it is the same at all 
 gated linear attention, and in the matrix Σ_c q_ic L_ijc k_jc in place of L_ij ⟨q_i, k_j⟩. With α = 1, L is the causal mask, and
 this is kernel attention without a denominator.
 
-What is given is ln α, because that adds up: ln L_ij is a sum over the positions from j + 1 to i. It is not the difference of two
-sums from the beginning: these grow with the text, and their rounding with them.
+The argument is ln α, because that adds up: ln L_ij is a sum over the positions from j + 1 to i. It is not computed as the
+difference of two sums from the beginning: these grow with the text, and so do their rounding errors.
 """
 
 from typing import Any
@@ -120,8 +120,8 @@ def gated_linear_attention(
                 forgets all. That of the first position has no effect on an empty memory
     initial     S_0, what the memory holds before the first position. With it the value is (Y, S_n), and the gradients end in dS_0
     source      Yang et al. 2024b for channels; Sun et al. 2023 (RetNet), Dao and Gu 2024 (Mamba-2) for one number. No scale
-    cost        O(n r dv) time, O(n (r + dv)) memory; in the tier "numpy", O(n r dv) memory on the way back. Always causal: y_t
-                depends on positions up to t only
+    cost        O(n r dv) time, O(n (r + dv)) memory; in the tier "numpy", O(n r dv) memory in the backward pass. Always causal:
+                y_t depends on positions up to t only
     returns     Y (*batch, n, dv) and a pullback: dQ, dK, dV, dlog_decay = pullback(dY); `pullback.A` is the matrix of weights.
                 From S_0 on, Y, S = value, and dQ, dK, dV, dlog_decay, dS_0 = pullback((dY, dS))
     raises      TypeError for a wrong shape or dtype

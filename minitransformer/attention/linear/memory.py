@@ -5,7 +5,7 @@
     repeated    a query and a key for each head of values           where several of these have one of those (`key_heads`)
     hide        a position that the mask hides neither writes nor fades
     recall      Y of `gated_linear_attention`, or of `gated_delta_rule` where there is a β
-    finish      Z = RMS norm of y_t ⊙ swish(g_t)                    in each head, or in what order a model has it
+    finish      Z = RMS norm of y_t ⊙ swish(g_t)                    in each head, or in the order that a model has
 
 What is read from a memory without a denominator grows with what was written. The norm takes care of that; and g, which is
 projected from X, lets a token say what it wants of what it reads.
@@ -73,7 +73,7 @@ class Entries(NamedTuple):
 
 
 def _there(X: Array | None, dtype: Any, axes: int = 1) -> Array:
-    """X in this dtype; None as an array of nothing."""
+    """X in this dtype; an empty array for None."""
     return np.empty((0,) * axes, dtype) if X is None else X.astype(dtype, copy=False)
 
 

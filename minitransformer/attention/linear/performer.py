@@ -3,13 +3,13 @@
     φ(q)ᵀ φ(k) ≈ exp(⟨q, k⟩/√d)            with x = q/d^¼ and y = k/d^¼
     y_i ≈ φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j)
 
-Numbers must not overflow, and what is done against it must not tell a query of later keys. A factor of all features of one query
+Numbers must not overflow, and what prevents it must not leak later keys to a query. A factor of all features of one query
 cancels, so a query's are divided by their sum. Of keys, only a factor that all of them have would cancel; the authors' code takes
 their largest exponent, which is known when the last key is. But nothing has to be subtracted: an exponent of a key is at most
-‖w‖²/2, whatever the key. So features of keys are what their definition says, and the state of a decoder needs no second look.
+‖w‖²/2, whatever the key. So features of keys are what their definition says, and the state of a decoder is never rescaled.
 
-What is too small for a float is 0, though: a query that sees none but very long keys, in float32 with entries of deviation 5 or
-more, gets zeros.
+What is too small for a float becomes 0, though: a query that sees none but very long keys, in float32 with entries of deviation
+5 or more, gets zeros.
 """
 
 from typing import Any, Literal, NamedTuple

@@ -6,7 +6,7 @@
     hyperbolic      the same with w and −w together
     trigonometric   e^⟨x, y⟩ = E [e^(‖x‖²/2) e^(‖y‖²/2) cos ⟨w, x − y⟩],   cos(a − b) = cos a cos b + sin a sin b
 
-All three have the right mean. How far single draws are from it, chapter 10 derives. Rows of W that are orthogonal to each other
+All three have the right mean. Chapter 10 derives how far single draws are from it. Rows of W that are orthogonal to each other
 are nearer to it than independent ones.
 """
 
@@ -126,7 +126,7 @@ def positive_features(
     float32 overflows above 88, which takes a ‖w‖² > 176 and an x near that w.
 
     both_signs   hyperbolic features, e^(−‖x‖²/2)/√(2m) · [e^(W x); e^(−W x)]: 2 m of them
-    query        divided by their sum, which no ratio of weights notices: nothing can overflow
+    query        divided by their sum, which cancels in the average: nothing can overflow
     source       Lecture notes, Performer (5); Choromanski et al. 2021
     cost         O(n m d)
     raises       TypeError for a wrong shape or dtype, ValueError for a W with other batch axes
@@ -169,7 +169,7 @@ def trigonometric_features(
 
     They have both signs, and so may a weight; where exp ⟨x, y⟩ is small they are furthest from it.
 
-    query    without e^(‖x‖²/2), which no ratio of weights notices; otherwise ‖x‖²/2 counts as 60 at most
+    query    without e^(‖x‖²/2), which cancels in the average; otherwise ‖x‖²/2 counts as 60 at most
     source   Rahimi and Recht 2007; Choromanski et al. 2021
     cost     O(n m d)
     raises   TypeError for a wrong shape or dtype, ValueError for a W with other batch axes

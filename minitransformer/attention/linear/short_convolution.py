@@ -1,4 +1,4 @@
-"""A short convolution of queries, keys and values: each channel looks at the last few tokens before a memory is asked.
+"""A short convolution of queries, keys and values: each channel looks at the last few tokens before a memory is read.
 
     y_t = f(θ_0 ⊙ x_{t−τ+1} + … + θ_{τ−1} ⊙ x_t + b),      f = swish
 
@@ -96,7 +96,7 @@ def drawn(
     rng: np.random.Generator, heads: int, key_heads: int | None, taps: int | None, d: int, dtype: type, *,
     bias: bool = False,
 ) -> Kernel | None:  # fmt: skip
-    """The kernel at first: θ uniform on ±1/√taps, and b = 0; None without taps."""
+    """The initial kernel: θ uniform on ±1/√taps, and b = 0; None without taps."""
     if taps is None:
         return None
     rows = heads + 2 * (heads if key_heads is None else key_heads)
@@ -105,7 +105,7 @@ def drawn(
 
 
 def refuse_uneven(heads: int, key_heads: int | None) -> None:
-    """Raise ValueError unless each head of queries and keys can serve as many of values."""
+    """Raise ValueError unless each head of queries and keys can serve equally many heads of values."""
     if key_heads is not None and heads % key_heads:
         raise ValueError(
             f"key_heads: {so_many(heads, 'head')} of values can't be divided among {key_heads} of queries and keys"

@@ -3,8 +3,8 @@
     W_ij = sim(q_i, k_j)
     y_i  = Σ_j W_ij v_j / Σ_j W_ij
 
-This is how statistics smoothes data since Nadaraya (1964) and Watson (1964): the value at a point is the average of the values
-nearby, weighted by a kernel. With exp ⟨q, k⟩/√d it is attention as we know it.
+Statistics has smoothed data in this way since Nadaraya (1964) and Watson (1964): the value at a point is the average of the
+values nearby, weighted by a kernel. With exp ⟨q, k⟩/√d it is attention as we know it.
 """
 
 from collections.abc import Callable
@@ -158,7 +158,7 @@ def gaussian(
 def polynomial(
     Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, degree: Degree = 2, scale: float | None = None
 ) -> tuple[Float[Array, "*batch n m"], OfScoresPullback]:
-    """(1 + scale · ⟨q, k⟩)^degree. Of an even degree it is never negative, but large where q and k are opposite.
+    """(1 + scale · ⟨q, k⟩)^degree. With an even degree it is never negative, but large where q and k are opposite.
 
     scale    1/√d by default
     """

@@ -1,9 +1,9 @@
-"""The features of exp, as far as a degree: exp ⟨x, y⟩ = Σ_p ⟨x, y⟩^p / p!, and each power is a product of features.
+"""The features of exp, up to a degree: exp ⟨x, y⟩ = Σ_p ⟨x, y⟩^p / p!, and each power is a product of features.
 
     ⟨x, y⟩^p = Σ_a…c x_a … x_c · y_a … y_c = ⟨x^⊗p, y^⊗p⟩          x^⊗p: all d^p products of p entries of x
     z(x)     = (1, x, x^⊗2/√2!, …, x^⊗p/√p!, …)                    ⟨z(x), z(y)⟩ = exp ⟨x, y⟩, with infinitely many
 
-So softmax is kernel attention, exactly, with features of infinite number. Here they end at a degree.
+So softmax is exactly kernel attention, with infinitely many features. Here they end at a degree.
 """
 
 import math
@@ -44,7 +44,7 @@ def taylor_features(
 ) -> tuple[Float[Array, "*batch n r"], TaylorFeaturesPullback]:
     """z(x) = (1, x, x ⊗ x/√2!, …) up to a degree: ⟨z(x), z(y)⟩ = Σ_p ⟨x, y⟩^p / p!, the Taylor polynomial of exp ⟨x, y⟩.
 
-    With t = ⟨x, y⟩ it is wrong by at most |t|^(degree + 1) e^|t| / (degree + 1)!. Of an even degree it is above zero for all t.
+    With t = ⟨x, y⟩ it is wrong by at most |t|^(degree + 1) e^|t| / (degree + 1)!. With an even degree it is above zero for all t.
 
     source   Borealis II, after (18): "maps the argument to an infinite dimensional space"
     cost     r = 1 + d + d² + … + d^degree features of each row
@@ -78,7 +78,7 @@ class Taylor(FeatureAttention):
 
     def __post_init__(self) -> None:
         if self.degree % 2:
-            raise ValueError(f"degree: {self.degree} should be even: of an odd degree, weights could be negative")
+            raise ValueError(f"degree: {self.degree} should be even: with an odd degree, weights could be negative")
 
     @property
     def cost(self) -> str:  # type: ignore[override]

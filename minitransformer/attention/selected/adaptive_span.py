@@ -157,7 +157,7 @@ class SpanCorePullback(AroundAttention):
 
 @frozen
 class AdaptiveSpan(Core):
-    """Every head learns how far back it looks, and pays for it. The current token is not among what it sees.
+    """Every head learns how far back it looks, and pays for it. It does not see the current token.
 
     heads     H; it and `longest`, the longest sequence, are filled in by the model
     limit     s_max, the largest span; as the longest sequence if None

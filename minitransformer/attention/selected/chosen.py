@@ -246,7 +246,7 @@ def attend_to_chosen(
     mask     what broadcasts to (*batch, n, m)
     weigh    whether the weights of the slots are wanted, summed over the heads that share a list
     encoding an encoding of positions in the scores, and params, its parameters: then dparams is the first of the gradients
-    cost     O(n c block d) time, O(n c) memory beside what is given and returned; O(n m d) and O(n m) with an encoding
+    cost     O(n c block d) time, O(n c) memory besides what is given and returned; O(n m d) and O(n m) with an encoding
     """
     n = Q.shape[-2]
     choice = Choice(lists, block, K.shape[-2], causal, None if mask is None else np.atleast_2d(mask))
@@ -318,7 +318,7 @@ class BlocksState(WithPast):
 
 
 class BlocksCore(Core):
-    """A core whose queries choose blocks by their means: how it writes a text on.
+    """A core whose queries choose blocks by their means: how it decodes.
 
     block           keys of a block
     encoding        of positions in the scores; with one, the past is looked at as a whole

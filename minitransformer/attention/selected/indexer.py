@@ -5,8 +5,8 @@ score as attention weighs. Replaces the stage "pattern (which pairs)".
     i sees the k keys with the largest I_ij, the same for all heads
     its loss: KL(p_i ‖ softmax_j I_ij) over the keys that i sees,    p_i: the mean over the heads of row i of A
 
-The choice is constant, so the loss of the model says nothing to the indexer. It has one of its own, and that one says nothing
-to the model: what the indexer reads, and p, are constants to it.
+The choice is constant, so the loss of the model gives the indexer no gradient. It has a loss of its own, which gives the model
+none: what the indexer reads, and p, are constants to it.
 """
 
 import math

@@ -79,7 +79,7 @@ def moba_attention(
 
 
 def _others(Q: Array, means: Array, there: Array, block: int, k: int, causal: bool) -> Array:
-    """The k blocks beside its own that each query likes best, (*batch, n, k), −1 where there are fewer.
+    """The k blocks besides its own that each query likes best, (*batch, n, k), −1 where there are fewer.
 
     They are ranked for some queries at a time, so the scores of all queries and all blocks are never in memory at once.
     """

@@ -1,4 +1,4 @@
-"""NSA, native sparse attention: three views of the past, added as three gates say. Replaces the stage "pattern (which pairs)".
+"""NSA, native sparse attention: three views of the past, weighted by three gates. Replaces the stage "pattern (which pairs)".
 
     compressed   attention to the mean key and value of each complete block          all of them, coarsely
     selected     attention to the keys of k blocks: the first, the own, the one before, and those that weigh most in A_c

@@ -1,7 +1,7 @@
 """Reformer: a query looks only at keys that fall into its bucket of a random hash. Replaces the stage "pattern (which pairs)".
 
-    h(x) = argmax [x R; −x R]                            vectors of a small angle fall into one bucket, probably
-    sort by (bucket, position), cut into chunks          a bucket is now one after another, or nearly so
+    h(x) = argmax [x R; −x R]                            vectors at a small angle probably share a bucket
+    sort by (bucket, position), cut into chunks          a bucket now stands together, or nearly so
     a query looks at its chunk and the one before it     at the keys of its bucket, but not at its own
     several rounds, each with an R of its own            what one round has cut apart another one sees
 
@@ -191,7 +191,9 @@ def lsh_attention(
     """
     one_dtype(Q=Q, V=V, rotations=rotations)
     if not rotations.size:
-        raise ValueError(f"rotations: shape {rotations.shape}; a hash needs a round, a channel, a direction at least")
+        raise ValueError(
+            f"rotations: shape {rotations.shape}; a hash needs at least one round, one channel and one direction"
+        )
     mask, there = who_is_there(mask, (*Q.shape[:-1], Q.shape[-2]))
     Q, V = only_those_there(there, Q, V)
     known = sort_in_rounds(hash_buckets(Q, rotations), chunk, causal=causal, mask=mask, other_buckets=other_buckets)

@@ -52,8 +52,8 @@ def refuse_narrow(d: int) -> None:
     """Raise ValueError for heads that are too narrow for a norm to leave a direction."""
     if d < 3:
         raise ValueError(
-            f"d: heads of width {d} should have at least 3: of two numbers a layer norm leaves which is larger, and no more, "
-            "so that most tokens are equally near to a centroid"
+            f"d: the width of a head, {d}, should be at least 3: of two numbers a layer norm only leaves which is larger, "
+            "so most tokens would be equally near to a centroid"
         )
 
 

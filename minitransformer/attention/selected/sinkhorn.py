@@ -45,11 +45,11 @@ class SinkhornPullback(Pullback):
 def sinkhorn(
     R: Float[Array, "*batch N N"], *, iterations: Iterations = 8, there: Bool[Array, "*some N"] | None = None
 ) -> tuple[Float[Array, "*batch N N"], SinkhornPullback]:
-    """exp of R after its rows, then its columns, have been normalised so many times: S with all sums near one.
+    """exp of R after its rows, then its columns, have been normalised `iterations` times: S with all sums near one.
 
         r ← r − lse_v(r_uv),   r ← r − lse_u(r_uv)
 
-    Columns come last and sum to one exactly, rows as nearly as the iterations have come.
+    Columns come last and sum to one exactly; rows come nearer to one with each iteration.
 
     there    rows and columns that take part; the others are zero
     source   Sinkhorn 1964; in logarithms, so that no R is too large

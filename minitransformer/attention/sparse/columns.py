@@ -7,7 +7,7 @@
 
 The pair (i, i) is near and far, and must count once: it is left to the window, so that row r of a column sees the rows before it.
 
-On the way back nothing is taken apart. A_ij = exp(S_ij − L_i) and D_i = ⟨dy_i, y_i⟩ of the whole are all that a pair must know of
+The backward pass takes nothing apart. A_ij = exp(S_ij − L_i) and D_i = ⟨dy_i, y_i⟩ of the whole are all that a pair must know of
 the others, so each part sends back what its own pairs do, and these add.
 """
 

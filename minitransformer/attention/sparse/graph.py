@@ -1,7 +1,7 @@
 """A pattern as a graph: tokens are nodes, and an edge leads from i to j where i sees j.
 
-What a token knows after L layers stands at most L edges away, so short paths mean few layers. How fast what they know is mixed
-says the random walk that goes from a token to one of those that it sees.
+What a token knows after L layers stands at most L edges away, so short paths mean few layers. How fast it mixes
+is a matter of the random walk that goes from a token to one of those that it sees.
 """
 
 import numpy as np
@@ -72,7 +72,7 @@ class Graph:
         return A / A.sum(-1, keepdims=True)
 
     def spectral_gap(self) -> float:
-        """1 − |λ₂| of the walk: after t steps what it remembers of its start has shrunk like |λ₂|^t; 0 if parts are apart.
+        """1 − |λ₂| of the walk: after t steps what it remembers of its start has shrunk like |λ₂|^t; 0 if it is not connected.
 
         P = D⁻¹ A is similar to the symmetric D^{−1/2} A D^{−1/2}, so its eigenvalues are real; the largest is 1.
         """

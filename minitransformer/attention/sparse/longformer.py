@@ -4,7 +4,7 @@
     y_i = softmax over all j               of ⟨q′_i, k′_j⟩ / √d,  times v′_j          i global
 
 A row that is not global has one softmax, over its window and the global keys together; a global key in the window counts
-once. What a global token looks for is something else than what its neighbours do (an answer to the whole text, a class), so
+once. A global token looks for something else than its neighbours do (an answer to the whole text, a class), so
 for these rows there is a second set of projections. It starts as a copy of the first.
 
 Replaces the stages "project" and "pattern (which pairs)".

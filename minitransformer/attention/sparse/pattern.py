@@ -36,7 +36,7 @@ SHORT = 256  # rows of a state, at most, that are copied so that no mask is need
 
 
 class Pattern:
-    """A rule for pairs. Called with the number of queries and of keys, it returns the list of tiles, which is kept for next time.
+    """A rule for pairs. Called with the number of queries and of keys, it returns the list of tiles, which is cached.
 
     A subclass says who sees whom (`sees`), and perhaps which tiles can be left out unasked (`near`).
 
@@ -76,20 +76,20 @@ class Pattern:
         return np.ones(np.broadcast_shapes(t.shape, k.shape), bool)
 
     def must_be_hashable(self) -> None:
-        """Raise a TypeError that names the fields unless this pattern can be a key: what it makes is kept under it."""
+        """Raise a TypeError that names the fields unless this pattern is hashable: its tiles are cached under it."""
         try:
             hash(self)
         except TypeError as error:
             odd = [name for name, field in vars(self).items() if getattr(field, "__hash__", None) is None]
             raise TypeError(
-                f"{type(self).__name__}: its tiles are kept for next time, so its fields should be hashable, tuples in place of "
+                f"{type(self).__name__}: its tiles are cached, so its fields should be hashable: tuples in place of "
                 f"arrays, lists and dicts; {', '.join(odd) or 'a part'} is not ({error})"
             ) from None
 
     def last_rows(self, n: int, m: int, length: int) -> Array | slice:
         """Which of the m rows of a state the last n of all queries see: a mask; or the last rows, if that is all that one sees.
 
-        It is kept, for the layers of a model all ask the same. Rows with others before them are few: they may be copied.
+        It is cached, since all layers of a model ask for the same. Rows with others before them are few: they may be copied.
         """
         return _last_rows(self, n, m, length)
 
@@ -173,7 +173,9 @@ class Combined(Pattern):
     def __post_init__(self) -> None:
         heads = {pattern.rules for pattern in self.patterns} - {1}
         if not self.patterns or len(heads) > 1:
-            raise ValueError(f"patterns: should be some, for equally many heads, got {sorted(heads) or 'none'}")
+            raise ValueError(
+                f"patterns: there should be at least one, all for equally many heads, got {sorted(heads) or 'none'}"
+            )
 
     @property
     def causal(self) -> Literal["either", "always", "never"]:  # type: ignore[override]
@@ -265,7 +267,7 @@ class EachHead(Combined):
 
     def __post_init__(self) -> None:
         if not self.patterns or any(pattern.rules > 1 for pattern in self.patterns):
-            raise ValueError("patterns: should be some, each with one rule")
+            raise ValueError("patterns: there should be at least one, each with one rule")
 
     @property
     def rules(self) -> int:

@@ -14,8 +14,8 @@ from minitransformer.typing import Array
 class RandomKeys(Pattern):
     """Every query sees `number` keys that are drawn for it; if causal, from those up to its own.
 
-    Not quick by itself, for nearly every tile of a short text holds a pair: BigBird draws blocks. It is here to be looked at:
-    with a window and a global token, RandomKeys(2) | Window(1) | Window(0, global_tokens=1), it is the picture in articles.
+    Not quick by itself, for nearly every tile of a short text holds a pair: BigBird draws blocks. With a window and a
+    global token, RandomKeys(2) | Window(1) | Window(0, global_tokens=1), it is the picture that articles print.
 
     seed     what is drawn depends on it and on the row, and if not causal on the number of keys; training does not change it
     source   Lecture notes C.3, random attention; Aalto 3.1.3; Zaheer et al. 2020

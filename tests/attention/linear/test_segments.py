@@ -259,7 +259,7 @@ def test_what_does_not_fit_is_refused(kind):
 
 def test_sums_go_on_only_where_a_query_has_a_key():
     (Q, K, V), sums = inputs("sums", 4)
-    with pytest.raises(ValueError, match=r"initial: going on from sums .* got causal=False, n=4, m=4"):
+    with pytest.raises(ValueError, match=r"initial: to go on from sums .* got causal=False, n=4, m=4"):
         kernel_attention(Q, K, V, sums)
     with pytest.raises(ValueError, match="got causal=True, n=3, m=4"):
         kernel_attention(Q[:, :3], K, V, sums, causal=True)

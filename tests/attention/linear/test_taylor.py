@@ -111,7 +111,7 @@ def test_its_cost_and_its_memory_are_those_of_its_degree():
 
 
 def test_degrees_that_can_not_be(rng):
-    with pytest.raises(ValueError, match="degree: 3 should be even: of an odd degree, weights could be negative"):
+    with pytest.raises(ValueError, match="degree: 3 should be even: with an odd degree, weights could be negative"):
         Taylor(3)
     with pytest.raises(ValueError, match="degree: 0 should be at least 1"):
         taylor_features(rng.standard_normal((N, D)), degree=0)

@@ -213,10 +213,10 @@ def test_what_is_refused():
         routing_attention(Q, K, V, centroids=centroids()[..., :3], window=W)
     for d in (1, 2):
         with pytest.raises(
-            ValueError, match=f"^d: heads of width {d} should have at least 3: of two numbers a layer norm"
+            ValueError, match=f"^d: the width of a head, {d}, should be at least 3: of two numbers a layer norm"
         ):
             routing_attention(Q[..., :d], K[..., :d], V, centroids=centroids()[..., :d], window=W)
-        with pytest.raises(ValueError, match=f"^d: heads of width {d} "):
+        with pytest.raises(ValueError, match=f"^d: the width of a head, {d}, "):
             Routing(H, d, N)
     for wrong in ({"clusters": 0}, {"window": 0}, {"decay": 1.1}):
         with pytest.raises(ValueError, match=rf"^{next(iter(wrong))}: .* should be (at least 1|in \[0, 1\])"):

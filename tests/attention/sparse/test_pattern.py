@@ -270,7 +270,7 @@ def test_a_pattern_with_an_array_says_that_it_should_be_hashable():
     class Own(Pattern):
         rows: np.ndarray
 
-    said = "^Own: its tiles are kept for next time, so its fields should be hashable, .*; rows is not"
+    said = "^Own: its tiles are cached, so its fields should be hashable: .*; rows is not"
     own = Own(np.ones(3))
     for use in (lambda: own(3, 3, causal=True), lambda: SoftmaxAttention(own), lambda: own.graph(3)):
         with pytest.raises(TypeError, match=said):
