@@ -2,9 +2,8 @@
 
     X = LN(E[tokens] + Π + T[types]),     hidden = blocks(X)
 
-Nothing is hidden from a token, on either side; only padding is. Every part is one that the book already has: post-norm
-blocks, layer norm with ε = 10⁻¹² under the root, GELU, learned positions. `bert_files.py` fills it with weights that others
-have trained.
+A token sees both sides; only padding is hidden. Every part is one that the book already has: post-norm blocks, layer norm with
+ε = 10⁻¹² under the root, GELU, learned positions. `bert_files.py` fills it with weights that others have trained.
 """
 
 from collections.abc import Sequence

@@ -157,14 +157,14 @@ class WordPiece(NamedTuple):
     """Text to word pieces: a word that is not in the vocabulary is written as the longest pieces that are.
 
     tokenizer   of the library `tokenizers`
-    longest     sequences are cut after so many tokens, unless a call says otherwise
+    longest     sequences are cut after this many tokens, unless a call says otherwise
     """
 
     tokenizer: Any
     longest: int
 
     def __call__(self, texts: Sequence[str], *, longest: int | None = None) -> Tokens:
-        """Token numbers of each text, between those of [CLS] and [SEP]. A text that is cut keeps its [SEP]."""
+        """Token ids of each text, between those of [CLS] and [SEP]. A text that is cut keeps its [SEP]."""
         longest = self.longest if longest is None else longest
         if longest < 2:
             raise ValueError(f"longest: [CLS] and [SEP] alone are 2 tokens, got {longest}")

@@ -133,7 +133,7 @@ class Block(OldFieldsRefused):
     norm       "layer", "layer_eps_outside" or "rms", see Norm; with another ε "layer:eps=1e-12"
     dropout    rate at the output of each step, used only when a generator is given
     source     Lecture notes, encoder and decoder block; Aalto 2.1.5; CS224N notes
-    cost       O(n D²) time beside attention's own
+    cost       O(n D²) time besides attention's own
     """
 
     attention: Mixer
@@ -265,7 +265,7 @@ class Block(OldFieldsRefused):
 
     @cached_property
     def usual(self) -> bool:
-        """Whether one loop can do the whole block: as `of_heads`, and its core is softmax attention, all but pages and gates.
+        """Whether one loop can do the whole block: as `of_heads`, and its core is softmax attention without pages and gates.
 
         Its encoding, if it has one, is a bias; and so is what a head learns about how far back it looks.
         """

@@ -66,7 +66,7 @@ class EncoderDecoder(Model):
                  as in SequenceModel; depth of each stack. Cross-attention is always dense
     source       Aalto 2.1.5; Lecture notes, decoder block; Borealis II, figure 15
     cost         O(n D² + n m D) per block, and self-attention's own
-    raises       ValueError for what can't be, such as attention that is always causal: the encoder sees both sides
+    raises       ValueError for impossible choices, such as attention that is always causal: the encoder sees both sides
     """
 
     vocabulary: int

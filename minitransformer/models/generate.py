@@ -28,7 +28,7 @@ def next_token_distribution(
 ) -> Float[Array, "*batch vocabulary"]:
     """Probabilities of the next token. Temperature 0 puts everything on the most probable one, the first of equals.
 
-    By top_k and top_p, tokens as probable as the last one that is kept are kept too, whatever their order. A logit of −∞ is a
+    With top_k and top_p, tokens as probable as the last one that is kept are kept too, whatever their order. A logit of −∞ is a
     probability of 0.
     raises   ValueError for a negative temperature, top_k < 1, top_p outside (0, 1], a NaN, or logits whose largest is not finite
     """
@@ -84,7 +84,7 @@ def generate(
     reads on.
     cost     O(steps · (context D + D²)) per block with dense attention; without the cache, `context` times as much
     raises   ValueError for an empty prompt, a token outside the vocabulary, a negative number of steps, or a model whose
-             outputs are no tokens; GenerationInterrupted at Ctrl-C, with the tokens so far
+    outputs are not tokens; GenerationInterrupted at Ctrl-C, with the tokens so far
     """
     if len(prompt) == 0:
         raise ValueError("prompt: a model of the next token needs at least one token to start from")

@@ -1,4 +1,4 @@
-"""Reversible layers: a stack that remembers only how it ended, and finds on the way back what went in.
+"""Reversible layers: a stack that remembers only its output, and computes its inputs again in the backward pass.
 
     Y_1 = X_1 + F(X_2)              X_2 = Y_2 − G(Y_1)
     Y_2 = X_2 + G(Y_1)              X_1 = Y_1 − F(X_2)
@@ -48,8 +48,8 @@ def back(F: Half, G: Half, Y_1: Array, Y_2: Array, dY_1: Array, dY_2: Array, dad
 
 
 class ReversiblePullback(Pullback):
-    """Block by block from the last to the first, with `back`. Beside the parameters, the model's own, it remembers two arrays
-    of the size of X and what the blocks drew from; whatever the depth is.
+    """Block by block from the last to the first, with `back`. Besides the model's parameters it remembers two arrays
+    of the size of X and the seed of the blocks' draws, whatever the depth.
 
     seed       from which each half draws again what it drew
     observed   what each block has to know for `after_step`, if anything
@@ -81,17 +81,17 @@ class ReversiblePullback(Pullback):
 
 @frozen
 class ReversibleStack(Stack):
-    """Blocks, one after another, on two streams that begin as X both; what is read at the end is their mean, normalised.
+    """Blocks, one after another, on two streams that both begin as X; the output is their mean, normalised.
 
     The authors lay the two streams side by side at the end, which makes what reads them twice as wide; here the model keeps
     its width, and its parameters are those of a `Stack`.
 
-    On the way back the inputs are found to rounding, each block's from the next one's. Dropout and what else is drawn is
+    In the backward pass the inputs are found to rounding, each block's from the next one's. Dropout and other random numbers are
     drawn again from the same seed; what is chosen, such as the buckets of a hash, is chosen again, and two choices that
     are equal to rounding may turn out the other way.
 
     source   Gomez et al. 2017; Kitaev, Kaiser and Levskaya 2020 (Aalto 3.2.1 leaves them out)
-    cost     one more forward pass than a `Stack`, on the way back; memory for the activations of one block
+    cost     one more forward pass than a `Stack`, within the backward pass; memory for the activations of one block
     raises   ValueError for blocks that are post-norm, have cross-attention, are attention alone, or want tokens in front
     """
 

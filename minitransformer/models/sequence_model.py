@@ -123,16 +123,16 @@ class SequenceModel(Model):
 
     The two ends
     embedding    "scaled" by √D, "plain", or "normed", see above: T has one row, or two in "normed:types=2"
-    outputs      what is said at each token: "tied", logits of tokens from the table that reads them; "own", logits from one
-                 more table (vocabulary · D); an int, so many numbers of another kind; "none", the row of N itself
+    outputs      what comes out at each token: "tied", logits of tokens from the table that reads them; "own", logits from one
+                 more table (vocabulary · D); an int, that many numbers of another kind; "none", the row of N itself
 
     The stack
     stack        how the blocks are put together, a name of the registry (models/registry.py): "plain"; "reversible", with
-                 activations that are found again and not remembered; "transformer-xl", with a memory of the segments before,
+                 activations that are computed again and not remembered; "transformer-xl", with a memory of the segments before,
                  of `context` tokens each; "universal", one block that is used `depth` times, with tokens that halt
 
     cost         O(n D²) per block, and attention's own; 12 D² parameters per block
-    raises       ValueError for what can't be, at construction
+    raises       ValueError at construction, for choices that don't fit each other
     """
 
     vocabulary: int = 256
@@ -161,7 +161,7 @@ class SequenceModel(Model):
 
     @property
     def answers(self) -> int:
-        """How many numbers the model says at each token."""
+        """How many numbers come out at each token."""
         if isinstance(self.outputs, str):
             return self.width if self.outputs == "none" else self.vocabulary
         return self.outputs
@@ -178,7 +178,7 @@ class SequenceModel(Model):
 
     @cached_property
     def _placed(self) -> Placed:
-        """As chosen; but what the stack says in every step is not added to the embeddings."""
+        """As chosen; but where the stack adds positions in every step, none are added to the embeddings."""
         return self._chosen._replace(at_embedding=NoPositions(self.width)) if self.body.places else self._chosen
 
     @cached_property
@@ -195,7 +195,7 @@ class SequenceModel(Model):
 
     @cached_property
     def _norm(self) -> Norm:
-        """Of the sum of the tables, with the ε of all norms."""
+        """The norm of the sum of the tables, with the ε of all norms."""
         return Norm(self.width, "layer", norm_of(self.norm, self.width).eps)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SequenceParams:
@@ -243,8 +243,8 @@ class SequenceModel(Model):
     ) -> tuple[Float[Array, "*batch n {self.answers}"], SequencePullback]:
         """What it says at each token; a generator turns dropout on. Pullback: dlogits to dparams.
 
-        lengths   of the sequences; what follows in a row of `tokens` is padding, which no token looks at. What is said at
-                  the padding itself means nothing
+        lengths   of the sequences; what follows in a row of `tokens` is padding, which no token looks at. What comes out
+        at the padding itself means nothing
         types     0 for the tokens of the first sentence, 1 for those of the second; all 0 by default (normed embedding)
         memory    `pullback.stack.memory` of the segment before, if the model has one and this is not the first
         raises    ValueError for a token or type outside its table, types without a table, a length beyond n, or more tokens

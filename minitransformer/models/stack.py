@@ -92,7 +92,7 @@ class Stack:
     """Blocks, one after another.
 
     blocks   as many as the stack is deep; `(block,) * depth` for blocks of one form
-    tied     paths within a block of parameters that all blocks have in common, beside those that their attention shares by
+    tied     paths within a block of parameters that all blocks have in common, besides those that their attention shares by
              its definition; "" for all of them
     raises   ValueError for no block, or blocks of several widths or orders, or that want different numbers of tokens in front
     """

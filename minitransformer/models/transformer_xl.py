@@ -3,7 +3,7 @@
     H̃ = [memory; H]                                memory: the last M rows of H̃ before, which are constants now
     Q = H W_q,   K = H̃ W_k,   V = H̃ W_v            query i of n sees the keys j ≤ i + M
 
-Nothing goes back into the memory: a step of training stays within one segment, whatever was read before. But a row of the
+No gradient goes back into the memory: a step of training stays within one segment, whatever was read before. But a row of the
 memory has itself looked back when it was made: through L layers, information comes from L times as far as one layer sees, or
 from further. Positions have to be relative: row 3 of this segment and row 3 of the last one would otherwise stand at the
 same place.
@@ -34,7 +34,7 @@ def remember(before: Array | None, H: Array, longest: int) -> Array:
 
 
 def reach(layers: int, segment: int, memory: int) -> int:
-    """How many tokens before its segment can have an effect on a row, after so many layers and segments enough.
+    """How many tokens before its segment can have an effect on a row, after this many layers and enough segments.
 
     One layer looks back M rows. Each of these was made in a segment of its own, from whose start the layer below looks back
     M rows again. If M is a multiple of the segment, it comes to L · M.
@@ -74,7 +74,7 @@ class Reading(DecodingState):
 class MemoryStack(Stack):
     """Blocks, one after another, each with a memory of its own: what it was given in the segments before.
 
-    memory    M, rows that a block remembers. It has no parameters, so a trained model can be judged with a longer one
+    memory    M, rows that a block remembers. It has no parameters, so a trained model can be evaluated with a longer one
     segment   tokens that are written before what was written becomes memory
     source    Dai et al. 2019 (Aalto 3.3.2 and figure 10, without an equation: E57)
     cost      O(n (n + M) d) for each head and segment of n tokens

@@ -2,7 +2,7 @@
 
     A^t = LN(Z^t + SelfAttention(Z^t)),     Z^t = H^{t−1} + P^t                     t = 1 … T
     H^t = LN(A^t + Transition(A^t))
-    P^t[i, 2f] = sin ω_f i + sin ω_f t,     P^t[i, 2f+1] = cos ω_f i + cos ω_f t     where, and how often already
+    P^t[i, 2f] = sin ω_f i + sin ω_f t,     P^t[i, 2f+1] = cos ω_f i + cos ω_f t     position, and number of the step
 
 With adaptive computation time, token i halts at its step N_i, and what it says is an average of its states:
 
@@ -66,8 +66,8 @@ def halting(
 
         w^t = p^t for t < N,   w^N = R = 1 − Σ_{t < N} p^t
 
-    source   Graves 2016, for each position by itself as in Dehghani et al. 2018. Who is still running at the last step halts
-             there; the authors' program leaves the sum of the weights below one
+    source   Graves 2016, for each position by itself as in Dehghani et al. 2018. A token that is still running at the last step
+    halts there; the authors' program leaves the sum of the weights below one
     returns  (w, R) and a pullback: dp = pullback((dw, dR)); `pullback.N` is the number of steps of each
     raises   ValueError for no step
     """
@@ -229,7 +229,7 @@ class UniversalStack(Stack):
     halting  "fixed": always T steps. "basic" or "accumulated": adaptive computation time, combined in this way
     ponder   λ, the price of a step; the loss gets λ · mean(N + R)
     eps      ε
-    places   whether P^t also says where a token stands, beside how often it was transformed
+    places   whether P^t also says where a token stands, besides how often it was transformed
     source   Aalto (18), (19) and figure 11; Dehghani et al. 2018; halting is mentioned there, without an equation (E58).
              (18) and (19) are post-norm blocks; a pre-norm one gets the same P^t
     cost     T times that of a block; parameters of one block and D + 1

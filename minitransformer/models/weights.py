@@ -44,7 +44,7 @@ def refuse_others(path: Path, config: dict[str, Any], usual: dict[str, Any]) -> 
 
 @contextmanager
 def sizes_in(path: Path) -> Iterator[None]:
-    """Within it, a size that is missing or impossible is a ValueError that names the file."""
+    """In this block, a size that is missing or impossible raises a ValueError that names the file."""
     try:
         yield
     except KeyError as error:
@@ -70,7 +70,7 @@ class Tensors:
         self.asked: set[str] = set()
 
     def _file(self) -> Any:
-        """Opened anew for each tensor: what was read of a file that stays open stays in memory, once more than needed."""
+        """Opened anew for each tensor: what was read from a file that stays open would stay in memory, as a second copy."""
         return self.library.safe_open(self.path, "numpy")
 
     def __contains__(self, name: str) -> bool:
