@@ -92,7 +92,7 @@ def shift_matrix(
 
 @functools.lru_cache(maxsize=64)
 def _table(width: int, n: int, dtype: np.dtype) -> Array:
-    """The first n rows of Π in this dtype, read-only: they are kept, and serve every call."""
+    """The first n rows of Π in this dtype, read-only: they are cached for all calls."""
     table = sinusoids(n, width).astype(dtype)
     table.flags.writeable = False
     return table

@@ -36,7 +36,7 @@ class ALiBi(OffsetBias):
 
     heads    H
     source   Press, Smith and Lewis 2022, for causal attention; both ways, −m_h |i − j| is the usual extension
-    cost     O(H (n + m)) beside attention itself
+    cost     O(H (n + m)) besides attention itself
     """
 
     heads: int

@@ -7,10 +7,11 @@
     on the values             y_i = Σ_j A_ij (v_j + r_{j−i})           Shaw
 
 An encoding that acts inside attention is a frozen dataclass, built on one of the classes below. It says what it changes, and
-performs no attention itself: that does `attend`, for the pairs that a core scores.
+performs no attention itself: `attend` does that, for the pairs that a core scores.
 
 The n queries stand at the last n of the m positions, so the same stage serves training (n = m) and generation with a
-cache of keys (n = 1). What is cached are the keys as they were projected; positions are given out at every call.
+cache of keys (n = 1). Keys are cached as they were projected, or turned by a rotary encoding; other positions are computed at
+every call.
 """
 
 from typing import Any, ClassVar
@@ -41,7 +42,7 @@ class Encoding(Checked):
     acts_on   the stages that it changes
     shared    names of the parameters that all layers of a stack share, in the paper that it is from
     relative  whether it knows distances only, so that a text may begin anywhere
-    scale     by which queries times keys are multiplied; None for 1/√d
+    scale     the factor of ⟨q, k⟩; None for 1/√d
     """
 
     acts_on: ClassVar[tuple[str, ...]] = ()

@@ -152,7 +152,7 @@ class KerpleLog(Kerple):
 
     heads    H
     source   Chi, Fan, Ramadge and Rudnicky 2022, for causal attention; here t = |i − j| both ways
-    cost     O(H (n + m)) beside attention itself. 2 H parameters for each layer
+    cost     O(H (n + m)) besides attention itself. 2 H parameters for each layer
     """
 
     steepest = math.inf
@@ -165,7 +165,7 @@ class KerplePower(Kerple):
 
     heads    H
     source   Chi, Fan, Ramadge and Rudnicky 2022, for causal attention; here t = |i − j| both ways
-    cost     O(H (n + m)) beside attention itself. 2 H parameters for each layer
+    cost     O(H (n + m)) besides attention itself. 2 H parameters for each layer
     """
 
     steepest = STEEPEST

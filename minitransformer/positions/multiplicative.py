@@ -165,7 +165,7 @@ class Multiplicative(ScoreEncoding):
     source   Borealis II (12) is M1, where "π_{i−j} for each absolute offset" means π_|i−j| (E10), and the scale is left
              out (E1). M4 is "method 4" of Huang, Liang, Xu and Xiang 2020, known from BERT models as "relative_key_query";
              M2 and M3 are the steps from the one to the other
-    cost     O(n m d) as attention itself, and O(n k d) in M3; O(n k) memory beside the scores. Can be causal.
+    cost     O(n m d) as attention itself, and O(n k d) in M3; O(n k) memory besides the scores. Can be causal.
     raises   ValueError for an unknown kind and heads of another width; TypeError for a table of another size
     """
 

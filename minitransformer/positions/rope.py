@@ -73,7 +73,7 @@ def rotate(
         y_b = x_a sin φ_if + x_b cos φ_if
 
     layout      interleaved: pair f is channels 2f and 2f + 1;  halves: channels f and pairs + f
-    magnitude   by which what is turned is multiplied, for YaRN
+    magnitude   the factor of the channels that are turned, for YaRN
     cost        O(n d). Channels beyond the pairs are left as they are.
     raises      ValueError for more pairs than channels, or another layout
     """
@@ -121,8 +121,8 @@ class RoPE(Encoding):
     part      channels that are turned, an even number; the others say nothing about positions. None for all
     scaling   for longer texts than in training (rope_scaling.py)
     source    Su et al. 2021
-    cost      O((n + m) d) beside attention itself, in the fused core. Can be causal.
-    raises    ValueError for an odd number of channels, or more than there are; TypeError for a scaling that is none
+    cost      O((n + m) d) besides attention itself, in the fused core. Can be causal.
+    raises    ValueError for an odd number of channels, or more than there are; TypeError for an object that is no scaling
     """
 
     d: int

@@ -1,8 +1,8 @@
 """Rotary positions beyond the length that a model was trained on: the frequencies are changed, the weights are not.
 
 At positions that were never seen, pairs of channels turn to angles that were never seen. A factor s says how much longer
-the text may be than in training; the five ways to spend it differ in which frequencies pay. With s = 1 nothing changes, but for
-DynamicNTK.
+the text may be than in training; the five ways to spend it differ in which frequencies pay. With s = 1 nothing changes, except
+with DynamicNTK.
 
     PositionInterpolation    every frequency divided by s: positions are squeezed into the old range
     NTK                      the first not at all, the last by s, those between in equal steps of the logarithm
@@ -10,7 +10,7 @@ DynamicNTK.
     YaRN                     those that turn often not at all, those that turn less than once by s, and larger scores
     Llama3                   the same with another ramp between the two, and no larger scores
 
-Each is called with (d, base, length) and gives the d/2 frequencies and what queries and keys are multiplied by; where the
+Each is called with (d, base, length) and gives the d/2 frequencies and a factor for queries and keys; where the
 length makes no difference, `fixed` says so. One of them is passed as RoPE(d, scaling=…).
 source   the formulas are those of `modeling_rope_utils.py` in huggingface/transformers
 """
@@ -37,7 +37,7 @@ def rope_frequencies(d: int, base: PositiveNumber = 10000.0) -> Array:
 
 def _must_rise(slow: float, fast: float) -> None:
     if slow >= fast:
-        raise ValueError(f"slow and fast: {slow} and {fast} should rise")
+        raise ValueError(f"slow and fast: {slow} and {fast} should be in rising order")
 
 
 @frozen

@@ -119,7 +119,7 @@ class Shaw(ScoreEncoding):
     values   whether the values get vectors too
     source   Aalto (16), (17), where a^K, a^V = w_{clip(j−i)}; Borealis II (10), keys alone, with π_{i−j} for our a_{j−i};
              CS224N notes, "relative positions are learned". Tables are shared by the heads of a layer, not by layers.
-    cost     O(n m d) as attention itself; O(n k) memory beside the scores. Can be causal.
+    cost     O(n m d) as attention itself; O(n k) memory besides the scores. Can be causal.
     raises   ValueError for heads of another width, TypeError for tables of another size
     """
 

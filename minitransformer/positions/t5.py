@@ -74,7 +74,7 @@ class T5Bias(OffsetBias):
     distance  see `t5_buckets`
     source    Raffel et al. 2020; Borealis II (11), which has neither buckets nor a word on the scale (E9)
     shared    the table, by all layers of a stack. T5 has no positions in cross-attention
-    cost      O(H (n + m)) beside attention itself. Can be causal: a decoder has other buckets than an encoder
+    cost      O(H (n + m)) besides attention itself. Can be causal: a decoder has other buckets than an encoder
     """
 
     heads: int
@@ -126,7 +126,7 @@ class OffsetScalars(OffsetBias):
     longest   of the sequences, which have 2 longest − 1 signed offsets
     source    Borealis II (11), which counts i − j: the same table from the other end. Not scaled, as printed, and as in T5
     shared    the table, as in T5
-    cost      O(H (n + m)) beside attention itself. Can be causal
+    cost      O(H (n + m)) besides attention itself. Can be causal
     raises    ValueError for more than `longest` keys
     """
 

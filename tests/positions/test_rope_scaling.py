@@ -165,10 +165,10 @@ def test_published_numbers(scaling, d, base, length, frequencies, magnitude):
         (lambda: DynamicNTK(2.0, 10)(2, 1e4, 5), "d: 2 should be at least 4"),
         (lambda: YaRN(math.inf, 10), "factor: inf should be a number"),
         (lambda: YaRN(2.0, 0), "trained: 0"),
-        (lambda: YaRN(2.0, 10, fast=1.0, slow=2.0), "slow and fast: 2.0 and 1.0 should rise"),
+        (lambda: YaRN(2.0, 10, fast=1.0, slow=2.0), "slow and fast: 2.0 and 1.0 should be in rising order"),
         (lambda: Llama3(0.5, 10), "factor: 0.5 should be at least 1"),
         (lambda: Llama3(2.0, 0), "trained: 0"),
-        (lambda: Llama3(2.0, 10, fast=1.0, slow=1.0), "slow and fast: 1.0 and 1.0 should rise"),
+        (lambda: Llama3(2.0, 10, fast=1.0, slow=1.0), "slow and fast: 1.0 and 1.0 should be in rising order"),
         (lambda: YaRN(2.0, 10, slow=0.0), "slow: 0.0 should be above 0"),
     ],
 )
