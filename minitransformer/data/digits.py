@@ -1,4 +1,4 @@
-"""Real images that are small enough for every test: 1,797 handwritten digits of 8 × 8 pixels, with the book itself.
+"""Real images that are small enough for every test: 1,797 handwritten digits of 8 × 8 pixels, which come with the book.
 
 They are the test set of "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak 1998, UCI Machine Learning
 Repository, CC BY 4.0; digits.txt stands beside the file).

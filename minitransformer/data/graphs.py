@@ -1,4 +1,4 @@
-"""Two small graphs of real things, with the book itself: a karate club that split, and the help topics of Python.
+"""Two small graphs of real things, which come with the book: a karate club that split, and the help topics of Python.
 
 Each is a JSON file that anybody can read, and names its source and licence: karate_club.json (Zachary 1977) and
 python_topics.json (Python 3.11.7, PSF licence; frozen, because the topics differ from one Python to the next).
@@ -18,7 +18,7 @@ class LabelledGraph(NamedTuple):
     """n nodes of C classes. The arrays are read-only.
 
     links     (E, 2) int64, each pair once; they have no direction
-    X         (n, D) float64, what is known of each node beside its links
+    X         (n, D) float64, what is known of each node besides its links
     labels    (n,) int64, its class
     """
 

@@ -4,7 +4,7 @@
 
 The task of the Long Range Arena (Tay et al. 2021a) has four operators, ten levels and up to 2,000 tokens. Here are the first two
 operators, as many levels as one likes, and tokens from 0: the digits, one for each operator with its bracket, one for the
-closing bracket, and one that fills the places before an expression that is shorter than the others.
+closing bracket, and one for the padding in front of an expression that is shorter than the others.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def listops(
     nested: Fraction = 0.8,
     shortest: Positive = 8,
 ) -> Expressions:
-    """So many expressions of `shortest` to n tokens; others are drawn again.
+    """`count` random expressions of `shortest` to n tokens; others are drawn again.
 
     depth    operators inside one another, at most; the outermost is always one
     most     largest number of arguments of an operator; the smallest is 2
@@ -87,7 +87,7 @@ def _draw(rng: np.random.Generator, depth: int, most: int, nested: float) -> tup
 
 @checked
 def value_of(tokens: Array) -> int:
-    """What one expression comes to, read from left to right with a stack; what fills the places before it is passed over.
+    """What one expression comes to, read from left to right with a stack; the padding in front of it is skipped.
 
     raises   ValueError for tokens that are no expression
     """
@@ -103,7 +103,7 @@ def value_of(tokens: Array) -> int:
             operator, outer = open_lists.pop()
             values = [*outer, OPERATORS[operator](values)]
         elif token != FILL or open_lists or values:
-            raise ValueError(f"tokens: {token} has no place where it stands")
+            raise ValueError(f"tokens: {token} can't stand where it does")
     if open_lists or len(values) != 1:
         raise ValueError("tokens: they are no expression with one value")
     return values[0]

@@ -141,7 +141,7 @@ def counted(starts: Array, context: int) -> Array:
 def passages(tokens: Array, starts: Array, context: int) -> tuple[Array, Array]:
     """`context` tokens from each start, and the same one token later: inputs and targets, (starts, context) int64 each.
 
-    raises   ValueError for a text or starts that are no row of integers, and for a start from which the text is too short
+    raises   ValueError for a text or starts that are no one-dimensional arrays of integers, and for a start too near the end
     """
     long_enough(tokens, context)
     row_of_integers(starts, "starts")

@@ -83,7 +83,7 @@ def record(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def save(path: str | Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint in place of the one that may be there.
+    """Write a checkpoint, and replace the one that is there, if any.
 
     raises   CheckpointError if that fails: folder missing, not writable, disk full, or anything that `load` would refuse. The
              old file is then untouched. TypeError for what is no Checkpoint, or holds no State with an AdamWState
@@ -119,7 +119,7 @@ def _digest(content: bytes) -> str:
 
 @contextlib.contextmanager
 def alone(path: str | Path) -> Iterator[None]:
-    """While this lasts, no other process gets past this line with the same checkpoint. The lock dies with its process.
+    """In this block no other process can enter one with the same checkpoint. The lock ends with its process.
 
     raises   CheckpointError if another is there already, or nothing can be written there
     """

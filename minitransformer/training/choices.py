@@ -1,4 +1,4 @@
-"""What a run is told before it starts: choices that never change while it runs."""
+"""The choices of a run, which never change while it runs."""
 
 from dataclasses import field
 
@@ -19,7 +19,7 @@ class Training:
     clip           largest norm of a gradient
     parts          that a batch is cut into; computed side by side, one on each core
     seed           everything random in step s is drawn from `np.random.default_rng([seed, s, …])`
-    look_every     steps between two looks at held-out data
+    look_every     steps between two evaluations on held-out data
     save_every     steps between two checkpoints
     """
 

@@ -1,7 +1,7 @@
-"""What a checkpoint says of its model and training, as JSON has it; and the way back, which believes nothing.
+"""What a checkpoint says of its model and training, in JSON; and the way back, which trusts nothing in the file.
 
 A dataclass is written as its class and its fields, and its type hints say what a field may be. So a description can name
-what the book offers and nothing else, and before anything large is made, its sizes are held against those of the file.
+what the book offers and nothing else, and before anything large is made, its sizes are compared with those of the file.
 """
 
 import dataclasses
@@ -92,9 +92,11 @@ def checked_as(hint: Any, value: Any, where: str, largest: float = COUNT) -> Any
         raise ValueError(f"{where}: {reprlib.repr(value)} should be {wanted}")
     for part in tree_leaves(value):
         if isinstance(part, str) and len(part) > LONGEST:
-            raise ValueError(f"{where}: {reprlib.repr(part)} is a name of {len(part)} letters")
+            raise ValueError(
+                f"{where}: {reprlib.repr(part)} is a name of {len(part)} letters, should have {LONGEST} at most"
+            )
         if isinstance(part, float) and not math.isfinite(part):
-            raise ValueError(f"{where}: {part} is no number")
+            raise ValueError(f"{where}: {part} should be a finite number")
         if type(part) is int and not (0 <= part <= largest or (hint is float and abs(part) <= COUNT)):
             raise ValueError(f"{where}: {reprlib.repr(part)} is not within 0 … {largest}")
     return value
@@ -114,7 +116,7 @@ def _made(value: Any, hint: Any, where: str, largest: float) -> Any:
         value = _object(value, where, OF_TRAINING if where.startswith("training") else named_classes(), largest)
     elif isinstance(value, list):
         if len(value) > LONGEST:
-            raise ValueError(f"{where}: a list of {len(value)}")
+            raise ValueError(f"{where}: a list of {len(value)} should have {LONGEST} parts at most")
         value = tuple(
             _made(v, Any, f"{where}.{k}", largest) if isinstance(v, (dict, list)) else v for k, v in enumerate(value)
         )

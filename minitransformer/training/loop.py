@@ -64,8 +64,8 @@ def train(
 ) -> State:
     """Train from the given state, or from the start, to step `training.steps`.
 
-    checkpoint   file to write: at the start, every `save_every` steps, at the end, and at Ctrl-C. A new one goes again if a
-                 step fails before any was saved
+    checkpoint   file to write: at the start, every `save_every` steps, at the end, and at Ctrl-C. A new file is removed if
+                 a step fails before any was saved
     progress     whether to show a bar with speed, time left, loss and held-out loss; in a file or a pipe once a minute
     raises       TrainingDiverged, which names the first array that is not finite; TrainingInterrupted at Ctrl-C, with
                  the last state; CheckpointError if the file can't be written (what it held before is still there)

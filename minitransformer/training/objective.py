@@ -1,4 +1,4 @@
-"""What a model is trained to do: where its batches come from, its loss, and how it is judged on what it has not seen."""
+"""What a model is trained to do: where its batches come from, its loss, and how it is evaluated on held-out data."""
 
 import math
 from collections.abc import Iterator, Sequence

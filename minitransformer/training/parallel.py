@@ -1,7 +1,7 @@
 """The parts of a batch side by side, one on each core.
 
-A Python thread leaves the interpreter free while NumPy or a compiled loop works on an array, so threads do here what they
-can't do for plain Python. It is the best use of a second core: matrix products and loops can spread over the cores by
+NumPy and compiled loops release the lock of Python's interpreter (the GIL) while they work on an array, so threads do here what
+they can't do for plain Python. It is the best use of a second core: matrix products and loops can spread over the cores by
 themselves, but the copies, the sums and the Python between them can't. A part's arrays are also smaller, so more of them fit
 into the caches.
 """

@@ -64,7 +64,7 @@ def _training(c: dict[str, Any]) -> Training:
 
 
 def usual_training(steps: int, batch: int, rate: float, seed: int, *, warmup: int | None = None) -> Training:
-    """Of most experiments: the rate rises for a tenth of the steps and then falls; on one core, with a look at the end alone."""
+    """That of most experiments: the rate rises for a tenth of the steps and then falls; one core, one evaluation, at the end."""
     schedule = Cosine(rate, steps, warmup=steps // 10 if warmup is None else warmup)
     return Training(steps, batch, schedule, parts=1, seed=seed, look_every=steps)
 
@@ -75,9 +75,9 @@ def usually_trained(model: Any, objective: Objective, steps: int, batch: int, ra
 
 
 def parts_of(batch: int, tokens: int) -> int:
-    """Parts that a batch of so many texts, of so many tokens together, is best cut into in this tier.
+    """Into how many parts a batch of this many texts, with this many tokens in all, is best cut in this tier.
 
-    Loops of the tier "micro" share the cores by themselves; what stands between them pays for a second thread in large batches.
+    Loops of the tier "micro" share the cores by themselves; for what stands between them, a second thread pays in large batches.
     """
     return 1 if current() == "micro" and tokens < LARGE else math.gcd(batch, PARTS)
 

@@ -10,7 +10,7 @@ from minitransformer.typing import Array
 class State(NamedTuple):
     """Where a run stands after `step` updates. Losses are in bits per token.
 
-    carried   what the next step gets from this one beside the parameters: the memory of a model that reads on
+    carried   what the next step gets from this one besides the parameters: the memory of a model that reads on
     """
 
     step: int

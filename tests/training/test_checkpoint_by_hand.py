@@ -412,7 +412,7 @@ def test_a_field_too_many_or_too_few(tmp_path):
             lambda model: model.update(positions={"class": "LanguageModel"}),
             "model.positions: there is no 'LanguageModel'",
         ),
-        (lambda model: model.update(attention=["softmax"] * 10**5), "model.attention: a list of 100000"),
+        (lambda model: model.update(attention=["softmax"] * 10**5), "model.attention: a list of 100000 should have"),
         (lambda model: model.update(attention=[]), "model: attention: an empty sequence"),
         (
             lambda model: model.update(attention={"class": "KernelAttention", "features": "elu"}),
