@@ -179,7 +179,7 @@ def _is_live(cell: Any) -> bool:
 
 
 def without_editor(notebook: Any) -> None:
-    """Leave nothing of what an editor or a kernel notes in a notebook: versions, times, what is folded."""
+    """Remove what an editor or a kernel notes in a notebook: versions, times, what is folded."""
     notebook["metadata"] = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
@@ -190,7 +190,7 @@ def without_editor(notebook: Any) -> None:
 
 
 def clear(notebook: Any) -> None:
-    """Leave nothing of an earlier run."""
+    """Remove what an earlier run has left."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None

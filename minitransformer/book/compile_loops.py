@@ -1,7 +1,7 @@
 """Compile every loop ahead of its first use, on all cores at once.
 
 Without this, the first call of each function waits for its compiler: seconds for attention both ways. What is compiled
-is kept on the disk (`minitransformer doctor` says where), for every later process.
+is cached on disk (`minitransformer doctor` says where), for every later process.
 """
 
 import glob
@@ -178,7 +178,8 @@ def remove_old_loops() -> int:
     """Remove the files of loops that nothing reads any more, since their source has changed; returns how many bytes they were.
 
     Of each function there is an index, with the stamp of the source that it belongs to, and beside it the loops that it names.
-    What another Python has compiled stays. A loop that another process keeps in this moment may go: it is compiled once more.
+    What another Python has compiled stays. A loop that another process saves at this moment may be removed, too: it is compiled
+    again.
     """
     freed = 0
     for name in (module.name for module in pkgutil.iter_modules(kernels.__path__)):
@@ -204,7 +205,7 @@ def remove_old_loops() -> int:
 
 
 def _kept_as(loop: Any) -> Any:
-    """Where Numba keeps a loop; None for what is no loop."""
+    """Where Numba caches a loop; None for what is no loop."""
     return getattr(getattr(loop, "_cache", None), "_cache_file", None)
 
 

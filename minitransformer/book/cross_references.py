@@ -26,7 +26,7 @@ ENTRY = re.compile(r"^- \*\*(?P<names>.+?) \((?P<year>\d{4}[a-z]?)\)", re.MULTIL
 
 
 def anchor(heading: str) -> str:
-    """Where a heading is, for JupyterLab and for GitHub: they put - for a space and leave other signs."""
+    """Where a heading is, for JupyterLab and for GitHub: they put - for a space and keep other characters."""
     return "#" + heading.replace(" ", "-")
 
 

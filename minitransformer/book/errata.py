@@ -50,6 +50,6 @@ def _dangling(row: Erratum, root: Path) -> Iterator[str]:
 
 
 def boxes(notebook: Path) -> list[str]:
-    """The boxes on errata of a chapter, without the signs at the beginnings of lines."""
+    """The boxes on errata of a chapter, without the > at the beginning of each line."""
     found = re.findall(r"^> \*\*Errat(?:um|a)\*\*.*?(?=\n[^>]|\n\n|\Z)", prose(notebook), re.DOTALL | re.MULTILINE)
     return [re.sub(r"^> ?", "", box, flags=re.MULTILINE) for box in found]

@@ -85,7 +85,7 @@ def _before(notebook: Any, path: Path, chapters: list[Path]) -> str:
     named = {chapter.name[:2]: chapter.name for chapter in chapters}
     links = [f"[{number}]({named[number]})" for number in row["builds_on"] if number in named]
     before = f" It builds on chapter{'s' if len(links) > 1 else ''} {_and(links)}." if links else ""
-    beyond = f" Mathematics, beside linear algebra and the chain rule: {row['mathematics']}."
+    beyond = f" Mathematics, besides linear algebra and the chain rule: {row['mathematics']}."
     stars = " Sections with a ★ can be left out: nothing later needs them."
     starred = any(optional for _, optional in sections(notebook))
     return time + before + (beyond if row["mathematics"] else "") + (stars if starred else "")

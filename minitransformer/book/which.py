@@ -29,11 +29,11 @@ COLUMN = {  # what each says, a line below the table
 def length(text: str) -> int:
     """A number of tokens, such as 16384 or 16k.
 
-    raises   ValueError for what is no number, or outside the lengths of the record
+    raises   ValueError for what is not a number, or outside the lengths of the record
     """
     written = re.fullmatch(r"(\d{1,30})([kKmM]?)", text.strip())
     if not written:
-        raise ValueError(f"n: {text!r} is no number of tokens; write it as 16384 or as 16k")
+        raise ValueError(f"n: {text!r} is not a number of tokens; write it as 16384 or as 16k")
     n = int(written[1]) * {"": 1, "k": 1024, "m": 1024**2}[written[2].lower()]
     if not LENGTHS[0] <= n <= LENGTHS[-1]:
         raise ValueError(f"n: {n} is outside what was measured, {LENGTHS[0]} to {LENGTHS[-1]} tokens (1k to 64k)")

@@ -48,8 +48,8 @@ def run_book(args: argparse.Namespace) -> int:
 
 def mark_exercises(args: argparse.Namespace) -> int:
     """Run notebooks, as many at a time as there are cores, each in a process of its own and in its folder, and print which of
-    their exercises are right, which are not yet, and which wait. Their code runs with all that you may do: do it where there is
-    nothing to lose.
+    their exercises are right, which are not yet, and which wait for an answer. Their code runs with your permissions: run it on
+    a machine that has nothing to lose.
     """
     from minitransformer.book import marking
 
@@ -106,7 +106,7 @@ def run_experiment(args: argparse.Namespace) -> int:
 
 
 def attentions(args: argparse.Namespace) -> int:
-    """List the kinds of attention that a model can be given by name, or tell all of one."""
+    """List the kinds of attention that a model can be given by name, or describe one of them in full."""
     from minitransformer.cli import catalogue
 
     print(catalogue.attentions(args.name))
@@ -116,7 +116,9 @@ def attentions(args: argparse.Namespace) -> int:
 
 
 def positions(args: argparse.Namespace) -> int:
-    """List the encodings of positions that a model can be given by name, or tell all of one, or which attention takes which."""
+    """List the encodings of positions that a model can be given by name, or describe one of them in full; with --grid, show
+    which attention takes which.
+    """
     from minitransformer.cli import catalogue
 
     if args.grid and args.name is not None:
@@ -126,7 +128,7 @@ def positions(args: argparse.Namespace) -> int:
 
 
 def stacks(args: argparse.Namespace) -> int:
-    """List the ways in which a model can put its blocks together, or tell all of one."""
+    """List the ways in which a model can put its blocks together, or describe one of them in full."""
     from minitransformer.cli import catalogue
 
     print(catalogue.stacks(args.name))
@@ -134,8 +136,8 @@ def stacks(args: argparse.Namespace) -> int:
 
 
 def which(args: argparse.Namespace) -> int:
-    """Print which kinds of attention can read n tokens as you need it: what they cost here, what they have learned. Below the
-    table a line says what each column is.
+    """Print which kinds of attention can read n tokens as you need it, what they cost here, and what they have learned. A line
+    below the table explains each column.
     """
     from minitransformer.book.which import answer, length
 
@@ -157,8 +159,8 @@ def look(args: argparse.Namespace) -> int:
 
 
 def compile_all(args: argparse.Namespace) -> int:
-    """Compile the loops that are not compiled yet, on all cores: one to two minutes on two, and no chapter waits for them. Those
-    of older sources, which nothing reads any more, are removed.
+    """Compile the loops that are not compiled yet, on all cores: one to two minutes on two; then no chapter waits for them.
+    Loops of older sources, which nothing reads any more, are removed.
     """
     from minitransformer.book.compile_loops import compile_loops
 
@@ -188,7 +190,7 @@ def show_equations(args: argparse.Namespace) -> int:
 
 
 def make_site(args: argparse.Namespace) -> int:
-    """Make pages for a browser of the chapters, as their outputs are kept, and of everything that they lead to."""
+    """Make web pages of the chapters, from the outputs that are committed, and of everything that they link to."""
     from minitransformer.book import book
     from minitransformer.cli import site
 
@@ -254,13 +256,13 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, dict[str, argparse.
 
     command = _command(commands, "exercises", "mark notebooks", mark_exercises)
     command.add_argument(
-        "files", nargs="+", metavar="FILE.ipynb", type=Path, help="notebooks; of several, a table at the end"
+        "files", nargs="+", metavar="FILE.ipynb", type=Path, help="notebooks; with several, a table at the end"
     )
 
     command = _command(commands, "figures", "draw the figures", draw_figures)
     command.add_argument("names", nargs="*", help="modules of minitransformer.figures; all by default")
 
-    command = _command(commands, "experiment", "train, sweep or time for a record", run_experiment)
+    command = _command(commands, "experiment", "run the trials of an experiment", run_experiment)
     command.add_argument("names", nargs="*", help="experiments; without a name they are listed")
     command.add_argument("--all", action="store_true", help="every experiment")
     command.add_argument(
@@ -274,21 +276,24 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, dict[str, argparse.
     for name, text, run in (
         ("attentions", "list the kinds of attention", attentions),
         ("positions", "list the encodings of positions", positions),
-        ("stacks", "list what a stack of blocks can be", stacks),
+        ("stacks", "list the ways to stack blocks", stacks),
     ):
         command = _command(commands, name, text, run)
-        command.add_argument("name", nargs="?", help="one of them, of which everything is told")
+        command.add_argument("name", nargs="?", help="one of them, to describe in full")
         if name == "positions":
             command.add_argument("--grid", action="store_true", help="which attention takes which, and why not")
 
-    command = _command(commands, "which", "which attention, when", which)
+    command = _command(commands, "which", "say which attention suits a task", which)
     command.add_argument("--n", required=True, metavar="LENGTH", help="tokens to be read at once, such as 16384 or 16k")
     command.add_argument("--causal", action="store_true", help="no token sees what comes after it")
-    command.add_argument("--decode", action="store_true", help="causal, and it goes on token by token from a state")
+    command.add_argument("--decode", action="store_true", help="causal, and it can go on token by token from a state")
     command.add_argument("--both-sides", action="store_true", help="a token has to see what comes after it, too")
     command.add_argument("--backward", action="store_true", help="compare times that include the backward pass")
     command.add_argument(
-        "--no-measure", action="store_false", dest="measure", help="the record alone; else up to a minute of timing"
+        "--no-measure",
+        action="store_false",
+        dest="measure",
+        help="only the record; by default up to a minute of timing",
     )
 
     add_train(_command(commands, "train", "train a model", train))
@@ -307,14 +312,14 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, dict[str, argparse.
     one.add_argument("--markdown", action="store_true", help="as a Markdown table")
     one.add_argument("--readme", action="store_true", help="write README's table of chapters")
 
-    command = _command(commands, "site", "make pages for a browser", make_site)
+    command = _command(commands, "site", "make web pages of the book", make_site)
     command.add_argument("out", nargs="?", metavar="OUT", type=Path, help="the folder (default: _site)")
     command.add_argument(
-        "--serve", action="store_true", help="and send them to a browser of this machine, at port 8000 if it is free"
+        "--serve", action="store_true", help="also serve them to a browser of this machine, at port 8000 if it is free"
     )
     command.add_argument("--single", action="store_true", help="all on one page, to be printed")
 
-    _command(commands, "doctor", "look at this machine", examine)
+    _command(commands, "doctor", "check this machine", examine)
     for name in IMPORT:
         text = "a file of yours, run first: it can register an attention, positions or a stack (may be given several times)"
         commands.choices[name].add_argument(

@@ -17,7 +17,7 @@ CHOICES = {  # option: type, help
     "steps": (int, "number of updates"),
     "batch": (int, "samples in an update"),
     "lr": (float, "largest learning rate"),
-    "seed": (int, "of everything random"),
+    "seed": (int, "seed of everything random"),
     "width": (int, "D, the width of the model"),
     "depth": (int, "number of blocks"),
     "heads": (int, "attention heads in a block"),
@@ -52,14 +52,14 @@ def add_train(parser: argparse.ArgumentParser) -> None:
 
 
 class _Old(argparse.Action):
-    """An option that the command has no more: it ends the process, and says what to write instead."""
+    """An option that the command no longer has: it ends the process, and says what to write instead."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None) -> None:
         parser.error(f"{option}: write --{OLD_FIELDS[self.dest].replace('=', ' ', 1)} instead")
 
 
 def _usual(name: str) -> str:
-    """The default of a choice, and that for dates if it is another one."""
+    """The default of a choice, and that for dates if it differs."""
     for_text, for_dates = TEXT[name], DATES.get(name, TEXT[name])
     said = "as many as heads" if for_text is None else for_text
     return f"default: {said}" if for_text == for_dates else f"default: {said}; dates: {for_dates}"
@@ -75,11 +75,11 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--top-k", type=int, help="draw from the k most probable bytes only")
     parser.add_argument("--top-p", type=float, help="draw from the fewest bytes that reach probability p")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draws (default: %(default)s)")
 
 
 def train(args: argparse.Namespace) -> int:
-    """Train a language model on a text, or a translator of dates, and judge it on what it has not seen."""
+    """Train a language model on a text, or a translator of dates, and evaluate it on held-out data."""
     from minitransformer.functional import loops_in
     from minitransformer.lazy_import import lazy_import
     from minitransformer.training.checkpoint import alone

@@ -127,4 +127,4 @@ def test_ctrl_c_ends_it_with_the_kernel_and_marks_nothing(tmp_path):
 def test_help_says_whose_code_runs(capsys):
     with pytest.raises(SystemExit):
         cli.main(["exercises", "--help"])
-    assert "Their code runs with all that you may do" in " ".join(capsys.readouterr().out.split())
+    assert "Their code runs with your permissions" in " ".join(capsys.readouterr().out.split())
