@@ -83,7 +83,7 @@ def _markdown(e: Erratum, consequence: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text in which Markdown finds no signs of its own; formulas stay as they are."""
+    """Text with Markdown's special characters escaped; formulas stay as they are."""
     parts = re.split(r"(\$[^$]*\$)", text)
     return "".join(part if part.startswith("$") else re.sub(r"([\\`*_<\[\]])", r"\\\1", part) for part in parts)
 

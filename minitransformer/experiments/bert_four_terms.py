@@ -30,7 +30,7 @@ EXACT = 64  # windows whose first layer is split exactly
 
 @dataclass(frozen=True)
 class Trial:
-    """So many windows of running text, of so many word pieces each."""
+    """How many windows of running text, and how many word pieces in each."""
 
     pieces: int
     windows: int

@@ -87,7 +87,7 @@ def answers(name: str, params: Tree, images: Array) -> Array:
 
 
 def fit(name: str, seed: int, epochs: int, rate: float) -> Tree:
-    """Parameters after so many passes through the images to learn from."""
+    """Parameters after this many epochs of the training images."""
     rng = np.random.default_rng(seed)
     learn, _ = digits()
     params = capsules(CAPSULES[name]).init(rng) if name in CAPSULES else plain(name, rng)

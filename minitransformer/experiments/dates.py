@@ -22,7 +22,7 @@ KEPT = 6  # mistakes
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of `minitransformer train --task dates`, judged on so many held-out dates."""
+    """One run of `minitransformer train --task dates`, evaluated on this many held-out dates."""
 
     seed: int
     steps: int = DATES["steps"]

@@ -38,8 +38,8 @@ def run(trial: Trial) -> dict[str, Any]:
 
     steps     how often the slowest query was compared with the patterns
     settled   whether all queries have settled
-    seconds   medians of the way there and of the way back, unrolled and implicit
-    ratio     of the ways back, unrolled over implicit: the median of the rounds
+    seconds   medians of the forward and of the backward pass, unrolled and implicit
+    ratio     of the backward passes, unrolled over implicit: the median of the rounds
     bytes     that each pullback holds
     differ    the largest difference of the two gradients of the patterns, relative to the largest entry
     queries   the largest entry of the gradient of the queries, unrolled, relative to that of the patterns; implicit it is 0

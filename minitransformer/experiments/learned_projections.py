@@ -97,7 +97,7 @@ def apart(sample: Sample, E: Array, F: Array) -> Array:
 
 
 def fit(samples: list[Sample], E: Array, trial: Trial) -> tuple[Array, Array]:
-    """E and F after so many steps of AdamW against the squared error of each head, relative to its size; a sample a step."""
+    """E and F after the trial's steps of AdamW on the squared error of each head, relative to its size; a sample a step."""
     wants = [said(sample) for sample in samples]
     optimiser, rate = AdamW(weight_decay=0.0), Cosine(trial.rate, trial.steps)
     params = (E, E.copy())

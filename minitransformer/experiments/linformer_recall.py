@@ -24,7 +24,7 @@ JUDGED = 512  # sequences
 
 @dataclass(frozen=True)
 class Trial:
-    """One training, with sequences of so many pairs."""
+    """One training, with sequences of this many pairs."""
 
     attention: str
     pairs: int

@@ -15,7 +15,7 @@ HEADS, CHANNELS, SEEN = 8, 8, 10  # a node sees ten nodes on average
 
 @dataclass(frozen=True)
 class Trial:
-    """So many edges; scores as in GAT, or in GATv2."""
+    """The number of edges; scores as in GAT, or in GATv2."""
 
     edges: int
     dynamic: bool
@@ -27,12 +27,12 @@ def trials() -> list[Trial]:
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """How many nodes and edges there are, and bytes in float32; the last three are beside the lists and the inputs.
+    """How many nodes and edges there are, and bytes in float32; the last three do not count the lists and the inputs.
 
     lists      the edges
     inputs     Q, K and V
-    kept       Y and what the pullback holds, after the way there
-    peak       the most that was there at once, on the way there and back
+    kept       Y and what the pullback holds, after the forward pass
+    peak       the most that was held at once, in the forward or the backward pass
     matrices   one matrix of all pairs for each head, which is never made
     """
     n, rng = trial.edges // SEEN, np.random.default_rng(0)

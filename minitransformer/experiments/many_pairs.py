@@ -49,7 +49,7 @@ def run(trial: Trial) -> dict[str, Any]:
 
 
 def trained(task: "ManyPairs", trial: Any, attention: str, *, depth: int) -> tuple[SequenceModel, Tree]:
-    """A tagger of so many blocks with two heads, and what it has learned in the steps of the trial."""
+    """A tagger of `depth` blocks with two heads, and what it has learned in the steps of the trial."""
     sizes: dict[str, Any] = {"width": trial.width, "depth": depth, "heads": 2, "hidden": 2 * trial.width}
     model = SequenceModel(
         task.vocabulary, context=task.longest, **sizes, outputs=VALUES, attention=attention, causal=True
@@ -68,7 +68,7 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class ManyPairs(DrawnTask):
-    """A sequence writes so many pairs, then half of the keys again with another value, in random order, and asks for all keys.
+    """A sequence writes some pairs, then half of the keys again with another value, in random order, and asks for all keys.
 
         a3 b7 c1 d1  c6 a2   b? a? d? c?          answers 7 2 1 6
 
@@ -93,7 +93,7 @@ class ManyPairs(DrawnTask):
         return self.most
 
     def of(self, pairs: int, size: int, rng: np.random.Generator) -> Asked:
-        """Sequences with so many pairs."""
+        """Sequences with this number of pairs."""
         keys = orders(rng, size, KEYS)[:, :pairs]
         values = rng.integers(0, VALUES, (size, pairs))
         half = pairs // 2

@@ -59,7 +59,7 @@ def given(trial: Trial, data: LabelledGraph) -> Array:
 
 
 def layers_of(kind: str, inputs: int, classes: int) -> tuple[Any, Any]:
-    """The two layers of a kind, for nodes with so many inputs and classes."""
+    """The two layers of a kind, for nodes with this many inputs and classes."""
     if kind in ("no graph", "gcn"):
         return GraphConvolution(inputs, HIDDEN), GraphConvolution(HIDDEN, classes)
     layer = GAT if kind == "gat" else GATv2

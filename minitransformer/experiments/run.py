@@ -5,7 +5,7 @@
 
 Each trial that ends is written down at once, in a file beside the record. A run that is interrupted, or dies, goes on from
 there; when all trials are done, the file becomes the record. A trial computes with one thread, so the number of workers and
-the order in which they finish leave no trace in what is kept, but for the seconds that each has taken. Only where times are
+the order in which they finish leave no trace in what is kept, except for the seconds that each has taken. Only where times are
 measured (`ALONE`) do trials run one after the other, each on all cores.
 """
 

@@ -67,7 +67,7 @@ class InTwoTokens(ManyPairs):
         return 3 * self.most
 
     def of(self, pairs: int, size: int, rng: np.random.Generator) -> Asked:
-        """Sequences with so many pairs."""
+        """Sequences with this number of pairs."""
         keys = orders(rng, size, KEYS)[:, :pairs]
         values = rng.integers(0, VALUES, (size, pairs))
         written = np.stack([keys, KEYS + values], -1).reshape(size, 2 * pairs)

@@ -202,7 +202,7 @@ def ceilings(longest: int) -> dict[str, Any]:
 
 
 def peak(number: int, times: int, rows: int = 12) -> float:
-    """GFLOP/s of multiply-adds in so many rows that stay in the first cache, on so many cores: the best of nine runs."""
+    """GFLOP/s of multiply-adds in `rows` rows that stay in the first-level cache, on `number` cores: the best of nine runs."""
     from minitransformer.kernels.compiled_stairs import multiply_adds
     from minitransformer.kernels.threads import in_parallel
     from minitransformer.kernels.tiles import LANES
@@ -215,7 +215,7 @@ def peak(number: int, times: int, rows: int = 12) -> float:
 
 
 def bandwidth(number: int, length: int) -> float:
-    """GB/s, read and written, of a copy of so many numbers, on so many cores: the best of nine runs."""
+    """GB/s, read and written, of a copy of `length` numbers, on `number` cores: the best of nine runs."""
     from minitransformer.kernels.compiled_stairs import copy
     from minitransformer.kernels.threads import in_parallel
 

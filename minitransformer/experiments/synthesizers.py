@@ -60,7 +60,7 @@ def run(trial: Trial) -> dict[str, Any]:
 
 
 def fit(kind: str, task: "Questions", seed: int, steps: int) -> tuple[SequenceModel, Tree]:
-    """A model of one block with two heads, and its parameters after so many steps of 64 sequences."""
+    """A model of one block with two heads, and its parameters after this many steps of 64 sequences."""
     model = SequenceModel(
         KEYS * (VALUES + 1), 2 * PAIRS, 32, 1, 2, 64, attention=KINDS[kind], positions="learned", outputs=VALUES
     )

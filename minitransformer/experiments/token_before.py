@@ -53,7 +53,7 @@ def run(trial: Trial) -> dict[str, Any]:
 
 
 def fit(positions: str, seed: int = 0, *, steps: int = 400) -> tuple[SequenceModel, Tree]:
-    """Model and parameters after so many steps of 32 sequences."""
+    """Model and parameters after this many steps of 32 sequences."""
     sizes: dict[str, Any] = {"width": WIDTH, "depth": 1, "heads": 1, "hidden": 32}
     model = SequenceModel(TokenBefore.vocabulary, **sizes, positions=POSITIONS[positions](WIDTH))
     return model, usually_trained(model, TokenBefore(), steps, 32, 1e-2, seed)

@@ -3,7 +3,7 @@
 A layer is all that stands between X and Y: projections, attention, what combines the heads. It has width 64 and two heads, is
 causal if it can be, and has its usual options, but for those that have to grow with n (`GROWING`). One text, one core.
 
-Time is that of the processor, not of the clock, so that what else a machine does hardly counts; and beside each kind a yardstick
+Time is that of the processor, not of the clock, so that other work of the machine hardly counts; and beside each kind a yardstick
 is measured in the same round, dense attention at 1,024 tokens. What is compared is medians of the ratios to it.
 """
 
@@ -82,7 +82,7 @@ def run(trial: Trial) -> dict[str, Any]:
 
 
 def too_much(found: dict[str, Any], n: int) -> str:
-    """Why a kind is not run at the next length: it would take too long, or too much room; or an empty string.
+    """Why a kind is not run at the next length: it would take too long, or too much memory; or an empty string.
 
     Either should grow from the last length to this one as it has grown to the last; at the second length, with the square.
     """
@@ -119,7 +119,7 @@ def measure(name: str, n: int, causal: bool, rounds: int = ROUNDS) -> Cost:
 
 
 def in_rounds(work: Work, yardstick: Work, rounds: int) -> tuple[Array, Array]:
-    """Seconds, and the same over those of the yardstick: medians of so many rounds, or fewer if they take longer than LONG."""
+    """Seconds, and the same over those of the yardstick: medians of this many rounds, or fewer if they take longer than LONG."""
     times: list[tuple[float, float]] = []
     ratios = []
     while len(times) < rounds and sum(both for _, both in times) < LONG:

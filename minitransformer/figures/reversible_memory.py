@@ -18,7 +18,7 @@ DEPTHS = (1, 2, 4, 8, 12)
 
 
 class ReversibleMemory(NamedTuple):
-    """Bytes of the pullback beside the parameters, for each depth."""
+    """Bytes of the pullback besides the parameters, for each depth."""
 
     depths: tuple[int, ...]
     plain: Array
@@ -26,7 +26,7 @@ class ReversibleMemory(NamedTuple):
 
 
 def remembered(kind: type[Stack], depth: int, n: int = 64, width: int = 32) -> int:
-    """Bytes that the pullback of a stack holds beside the parameters, float64, n tokens."""
+    """Bytes that the pullback of a stack holds besides the parameters, float64, n tokens."""
     block = Block(MultiHeadAttention(width, 4), FeedForward(width, 4 * width))
     stack = kind((block,) * depth)
     params = stack.init(np.random.default_rng(0), np.float64)

@@ -47,7 +47,7 @@ class Speed(NamedTuple):
         return float(np.median(self.rates[name]))
 
     def roof(self, number: int, intensity: Any) -> Any:
-        """What so many cores can reach at most: the peak, or what memory delivers times the intensity."""
+        """What this number of cores can reach at most: the peak, or what memory delivers times the intensity."""
         return np.minimum(self.peak[number], self.bandwidth[number] * np.asarray(intensity))
 
     def roof_of(self, name: str) -> float:

@@ -38,7 +38,7 @@ def filled(n: int = 8, r: int = 6, dv: int = 5) -> tuple[Array, Array]:
 
 
 def remembered(attention: str, lengths: tuple[int, ...]) -> Array:
-    """Bytes that a language model keeps after so many tokens, in float32; the free room for keys and values is not counted."""
+    """Bytes that a language model keeps after each of these lengths, in float32; free room for keys and values is not counted."""
     model = LanguageModel(context=max(lengths), attention=attention)
     params, tokens = model.init(np.random.default_rng(0)), np.zeros(max(lengths), np.int64)
     found = []

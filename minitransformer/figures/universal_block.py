@@ -13,14 +13,14 @@ from minitransformer.models.universal import UniversalStack
 
 
 class UniversalBlock(NamedTuple):
-    """How far the boxes, done so many times in the order that is drawn, are from the stack."""
+    """How far the boxes, run `steps` times in the order that is drawn, are from the stack."""
 
     steps: int
     error: float
 
 
 def data(steps: int = 3, n: int = 5, width: int = 8) -> UniversalBlock:
-    """Do what is drawn, so many times."""
+    """Do what is drawn, `steps` times."""
     rng = np.random.default_rng(0)
     block = Block(MultiHeadAttention(width, 2), FeedForward(width, 16), order="post")
     stack = UniversalStack((block,) * steps, halting="fixed")

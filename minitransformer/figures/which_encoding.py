@@ -316,7 +316,7 @@ def _lines(said: Said) -> list[tuple[str, str]]:
 
 
 def _wrapped(text: str, letters: int) -> list[str]:
-    """In lines of at most so many letters; as few as can be, and of about one length."""
+    """In lines of at most this many letters; as few as possible, and of about the same length."""
     whole = {"break_long_words": False, "break_on_hyphens": False}
     count = len(textwrap.wrap(text, letters, **whole))
     tried = (textwrap.wrap(text, width, **whole) for width in range(1, letters + 1))

@@ -19,7 +19,7 @@ def data() -> dict[str, Any]:
 
 
 def compute(data: dict[str, Any], x: float, y: float, beta: float, steps: int = STEPS) -> dict[str, Any]:
-    """The state after so many updates, its energy, and its weights."""
+    """The state after `steps` updates, its energy, and its weights."""
     K, xi = np.array(data["patterns"]), np.array([[x, y]])
     if steps:
         xi, _ = hopfield_attention(xi, K, K, beta, steps=steps, tolerance=1e-300)

@@ -37,8 +37,8 @@ def unpacked(text: str, *shape: int) -> Array:
 def compute(data: dict[str, Any], kind: str, R: int, size: float) -> dict[str, Any]:
     """The weights of the first query from the first R directions, those of softmax, and by how much Y is off for all queries.
 
-    And the median of that over all 512/R draws of R directions, for R = 8, 16, …, 512. Saying the average of all values to
-    everybody is off by `average`.
+    And the median of that over all 512/R draws of R directions, for R = 8, 16, …, 512. The average of all values, given to
+    every query, is off by `average`.
     """
     d = data["d"]
     Q, K, V = unpacked(data["heads"], 3, -1, d) * np.array([size, size, 1])[:, None, None]

@@ -93,7 +93,7 @@ class CapsuleClassifier:
     d           of a capsule of a class
     iterations  rounds of routing
     source      after Sabour, Frosst and Hinton 2017, without their first layer of convolutions, and without the network that
-                draws the image again
+    reconstructs the image
     raises      ValueError for pieces that are larger than the images
     """
 

@@ -1,11 +1,11 @@
 """Capsules that are routed by agreement: inputs vote, and outputs compete for them.
 
-    u_j|i = u_i W_ij                                   votes: what output j would be, if input i alone were to say
+    u_j|i = u_i W_ij                                   votes: what output j would be if input i alone decided
     b_ij ← 0, then T times
         c_i = softmax of b_i over the outputs j        who gets input i
         s_j = Σ_i c_ij u_j|i
         v_j = squash(s_j) = s_j |s_j| / (1 + |s_j|²)   the direction says what, the length how sure
-        b_ij ← b_ij + ⟨u_j|i, v_j⟩                     who agrees with the outcome, weighs more in the next round
+        b_ij ← b_ij + ⟨u_j|i, v_j⟩                     who agrees with the outcome weighs more in the next round
 
 In attention the softmax runs over the inputs of one output, here it runs over the outputs of one input.
 """
@@ -132,7 +132,7 @@ def route(
     *,
     iterations: Iterations = 3,
 ) -> tuple[Float[Array, "*batch outputs d"], RoutePullback]:
-    """Outputs that the inputs agree on, after so many rounds.
+    """Outputs that the inputs agree on, after T rounds.
 
         c_i = softmax_j(b_i),   v_j = squash(Σ_i c_ij u_j|i),   b_ij ← b_ij + ⟨u_j|i, v_j⟩
 

@@ -222,7 +222,7 @@ def dynamic_convolution(
 
         a_ih = softmax(x_i W_h),   y_ih = Σ_s a_ihs x_(i − left + s)h
 
-    W = 0 gives the average of the K; a token that is exchanged changes the weights of its own row, and of no other.
+    W = 0 gives the average of the K; another token at i changes the weights of its own row, and of no other.
     The arguments are those of `lightweight_convolution`.
     source       Wu et al. 2019, section 4; Borealis II, fig. 12c, where the weights are said to depend on all inputs (E21)
     cost         O(n K D) time, and O(n D H K) for the logits; O(n H K + n D) memory

@@ -64,7 +64,7 @@ def spatial_gate(
     causal   whether only j ≤ i counts, whatever stands above the diagonal of M
     mask     True where a token is there; the others are zero before the mixing
     source   Liu et al. 2021b
-    cost     O(n² E) time, O(n E) memory beside M
+    cost     O(n² E) time, O(n E) memory besides M
     returns  S and a pullback: dZ_1, dZ_2, dM, db = pullback(dS)
     raises   TypeError for a wrong shape, or a mixture of dtypes
     """

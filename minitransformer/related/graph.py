@@ -54,12 +54,12 @@ class Edges(NamedTuple):
 
 @checked
 def edges_of(pairs: Int[Array, "E 2"], nodes: int, *, both_ways: bool = False, loops: bool = False) -> Edges:
-    """The edges (i, j) of a list of pairs, in which i sees j; a pair that stands there twice is one edge.
+    """The edges (i, j) of a list of pairs, in which i sees j; a pair that is listed twice is one edge.
 
     both_ways  each pair also the other way round, as in a graph without directions
     loops      also (i, i) for every node. Without loops a node that no pair names sees nobody, and gets zeros
     cost       O(E log E), once
-    raises     TypeError for what are no whole numbers, ValueError that names a pair whose nodes are not 0 … nodes − 1
+    raises     TypeError for anything but integers, ValueError that names a pair whose nodes are not 0 … nodes − 1
     """
     pairs = pairs.astype(np.int64)
     if (outside := np.flatnonzero(((pairs < 0) | (pairs >= nodes)).any(1))).size:

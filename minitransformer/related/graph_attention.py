@@ -23,7 +23,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 
 
 class Combined(Pullback):
-    """Heads side by side, or their mean, plus b. On the way back each head gets its columns, or 1/H of all."""
+    """Heads side by side, or their mean, plus b. In the backward pass each head gets its columns, or 1/H of all."""
 
     heads: int
     average: bool
@@ -74,7 +74,7 @@ class GATParams(NamedTuple):
 class GATPullback(AroundAttention):
     """V is used three times. With f_i = a₁·v_i and g_j = a₂·v_j, of which the scores are made: df_i = Σ_j dS_ij φ′ and
 
-    dg_j = Σ_i dS_ij φ′, sums of rows and columns. So dv_i gets df_i a₁ + dg_i a₂ beside Σ A dy, and da₁ = Σ_i df_i v_i.
+    dg_j = Σ_i dS_ij φ′, sums of rows and columns. So dv_i gets df_i a₁ + dg_i a₂ besides Σ A dy, and da₁ = Σ_i df_i v_i.
     """
 
     linear: LinearPullback

@@ -69,7 +69,7 @@ class AmongTokens(Projected):
 class GraphAttention(AmongTokens):
     """Graph attention (GAT) among the tokens: scores are sums, LeakyReLU(a₁·v_i + a₂·v_j), in a window or among all.
 
-    radius    a token sees those at most so far away; None: all
+    radius    a token sees those at most this far away; None: all
     dynamic   scores a·LeakyReLU(q_i + k_j), of which every token has an order of its own (GATv2)
     source    Veličković et al. 2018; Brody, Alon and Yahav 2022
     cost      O(n width² + edges width)
@@ -128,7 +128,7 @@ class GraphMean(AmongTokens):
     """A graph convolution among the tokens: Y = N⁻¹ M X W + b, the plain average of those that a token sees.
 
     It is attention with zero scores: what any attention has to beat.
-    radius    a token sees those at most so far away; None: all
+    radius    a token sees those at most this far away; None: all
     source    Kipf and Welling 2017, with the average of the rows as in their PyTorch code
     cost      O(n width² + edges width)
     """

@@ -2,7 +2,7 @@
 
     association    states R (n, D) look among stored patterns Z (m, D), and read from T (m, D): all three are given
     pooling        the states are learned, and the patterns are the tokens: a set becomes `count` rows
-    lookup         patterns and what is read are learned, and the states are the tokens: a table that is asked softly
+    lookup         patterns and what is read are learned, and the states are the tokens: a table with a soft look-up
 
 With R = Z = T the association is multi-head attention around the core `hopfield`. The published layers put a LayerNorm in front
 of every argument; here a block has those.
@@ -65,7 +65,7 @@ class HopfieldAssociation:
     heads      H, must divide D
     hopfield   steps, tolerance, gradient and β
     source     Ramsauer et al. 2021, their layer Hopfield
-    cost       O((n + m) D²) beside T n m D of the core
+    cost       O((n + m) D²) besides T n m D of the core
     raises     ValueError if D is not divisible by H
     """
 
@@ -90,7 +90,7 @@ class HopfieldAssociation:
         *,
         mask: Bool[Array, "..."] | None = None,
     ) -> tuple[Float[Array, "*batch n {self.width}"], AssociationPullback]:
-        """Pullback: dY to (dparams, dR, dZ, dT). The mask is True where state i sees pattern j, to (*batch, H, n, m)."""
+        """Pullback: dY to (dparams, dR, dZ, dT). The mask, to (*batch, H, n, m), is True where state i sees pattern j."""
         Q, q = linear(R, params.W_q)
         K, k = linear(Z, params.W_k)
         V, v = linear(T, params.W_v)
@@ -124,7 +124,7 @@ class HopfieldPooling:
     width, heads, hopfield   as in `HopfieldAssociation`
     count                    learned states
     source                   Ramsauer et al. 2021, their layer HopfieldPooling
-    cost                     O((n + count) D²) beside T n count D of the core
+    cost                     O((n + count) D²) besides T n count D of the core
     """
 
     width: int
@@ -145,7 +145,7 @@ class HopfieldPooling:
     def __call__(
         self, params: PoolingParams, X: Float[Array, "*batch n {self.width}"], *, mask: Bool[Array, "..."] | None = None
     ) -> tuple[Float[Array, "*batch {self.count} {self.width}"], PoolingPullback]:
-        """Pullback: dY to (dparams, dX). The mask is True where a state sees a token, to (*batch, H, count, n)."""
+        """Pullback: dY to (dparams, dX). The mask is True where a state sees a token, and broadcasts to (*batch, H, count, n)."""
         R = np.broadcast_to(params.R, (*X.shape[:-2], *params.R.shape))
         Y, association = self.association(params.association, R, X, X, mask=mask)
         return Y, PoolingPullback(association)
@@ -178,7 +178,7 @@ class HopfieldLookup:
     width, heads, hopfield   as in `HopfieldAssociation`
     count                    learned patterns
     source                   Ramsauer et al. 2021, their layer HopfieldLayer
-    cost                     O((n + count) D²) beside T n count D of the core; tokens don't see each other
+    cost                     O((n + count) D²) besides T n count D of the core; tokens don't see each other
     """
 
     width: int

@@ -187,8 +187,8 @@ def hopfield_attention(
     source     Borealis II, attention as memory retrieval, figure 15; Ramsauer et al. 2021. Their code stops a head for all its
                queries and for a whole batch at once; here each query has its own count, so that no sample depends on
                another, and no token on a later one. What is called update_steps_max there is steps − 1
-    cost       O(T n m d) time for the T ≤ steps comparisons of the slowest query; to go back, O(T n d) memory unrolled and
-               O(n d) implicit, in the tiers of loops
+    cost       O(T n m d) time for the T ≤ steps comparisons of the slowest query; for the backward pass, O(T n d) memory
+               unrolled and O(n d) implicit, in the tiers of loops
     returns    Y and a pullback: dQ, dK, dV = pullback(dY), and dbeta if beta is an array. `pullback.steps` and
                `pullback.settled`, both (*batch, n), say how each query stopped
     raises     TypeError for a wrong shape or dtype, as patterns of another width than the queries; ValueError for a β or a
