@@ -60,7 +60,7 @@ def what_must_be_remembered(answer):
 
 @exercise("0.3")
 def megabytes_of_a_text(answer):
-    """MiB that 12 feed-forward networks remember of 1,024 tokens, beside the parameters."""
+    """MiB that 12 feed-forward networks remember of 1,024 tokens, besides the parameters."""
     network = FeedForward(width=6, hidden=24)  # a 128th of the width
     params = network.init(np.random.default_rng(0))
     with backend("numpy"):

@@ -1,4 +1,4 @@
-"""Exercises of chapter 06, on encodings of positions beside each other."""
+"""Exercises of chapter 06, on encodings of positions compared."""
 
 import numpy as np
 

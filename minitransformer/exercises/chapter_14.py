@@ -66,7 +66,7 @@ def two_edges_away(answer):
         wanted[i, j] |= mask[i, k] & mask[k, j]
     given = answer(mask)
     if np.array_equal(array_of(given, (9, 9), "It is a mask.") > 0, wanted) and np.asarray(given).dtype != bool:
-        raise NotYet("The places are right. But it is to be a mask: True or False, not a number of ways.")
+        raise NotYet("The places are right. But it should be a mask: True or False, not a number of ways.")
     unless(given, mask, "That is one edge: the mask again.")
     unless(given, wanted.T, "The direction is reversed: i sees k, and k sees j.")
     unless(given, wanted | wanted.T, "Edges here need not go both ways.")
@@ -107,7 +107,7 @@ def average_along_edges(answer):
     wanted = mask @ X / np.maximum(number, 1)
     given = array_of(answer(X, i[order], j[order]), (6, 3), "A row for each node.")
     if np.isnan(given).any():
-        raise NotYet("Somebody sees nobody, and 0/0 is no number. Such a node gets zeros.")
+        raise NotYet("Somebody sees nobody, and 0/0 is not a number. Such a node gets zeros.")
     last = np.zeros((6, 3))
     last[i[order]] = X[j[order]]
     unless(

@@ -197,7 +197,7 @@ def merged_parts(answer):
     large = answer(Y[0], L[0] + far, Y[1], L[1] + far)[0]
     if not all(np.isfinite(real(part)).all() for part in large):
         raise NotYet(
-            "It is right, but e to the power of 1,000 is no number. "
+            "It is right, but e to the power of 1,000 overflows. "
             "Subtract the larger of both L first, for each query by itself; the L of the whole gets it back."
         )
     close(large[0], whole, "A constant added to both L changes nothing in Y.")

@@ -102,7 +102,7 @@ def three_wishes(answer):
     for place, (name, (needs, least, better)) in enumerate(zip(answer, WISHES, strict=True)):
         which = ("first", "second", "third")[place]
         if name not in found.rows:
-            raise NotYet(f"{name!r:.40} is no kind of the table.")
+            raise NotYet(f"{name!r:.40} is not a kind in the table.")
         for fits, otherwise in needs:
             if not fits(found.rows[name]):
                 raise NotYet(f"The {which} wish: {name} {otherwise}.")
