@@ -155,7 +155,7 @@ def copy_of_V(n: int) -> Job:  # noqa: N802
 
 
 def limit(operations: float) -> Job:
-    """So many operations by the inner loop of a matrix product, on tiles that stay in the first-level cache.
+    """This many operations by the inner loop of a matrix product, on tiles that stay in the first-level cache.
 
     This is what the processor can do now: by the micro-kernel, or by plain loops where there is none. There are eight tasks for
     each core, as in a virtual machine one core may be slower than the other for a while.

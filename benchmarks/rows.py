@@ -114,7 +114,7 @@ def bigbird(n: int) -> np.ndarray:
 
 
 def pairs(edges: int) -> np.ndarray:
-    """So many different pairs (i, j) of a tenth as many nodes, drawn at random and sorted, (edges, 2): i sees j."""
+    """`edges` different pairs (i, j) of a tenth as many nodes, drawn at random and sorted, (edges, 2): i sees j."""
     nodes, rng = edges // 10, np.random.default_rng(0)
     drawn = np.unique(rng.integers(0, nodes**2, 2 * edges))
     return np.stack(np.divmod(np.sort(rng.permutation(drawn)[:edges]), nodes), 1)
@@ -195,7 +195,7 @@ def _sparse() -> list[Row]:
 
 
 def _chosen() -> list[Row]:
-    """Layers that are to pay in a long text, beside a layer of dense attention."""
+    """Layers that should pay in a long text, beside a layer of dense attention."""
     names = ("moba", "nsa", "indexer", "compressed", "strided:stride={root}")
     return [
         Row("layer", {"attention": name.format(root=root), "n": root**2, "backward": True}, ("dense",), alike=False)

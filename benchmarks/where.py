@@ -42,7 +42,7 @@ def kind_of(frame: FrameType | None) -> str | None:
 
 
 def shares(job: Callable[[], Any], calls: int) -> dict[str, float]:
-    """The part of each kind in the time of so many calls, the largest first."""
+    """The share of each kind in the time of `calls` calls, the largest first."""
     found: Counter[str] = Counter()
     over, others = threading.Event(), sys._current_frames().keys() - {threading.get_ident()}
 

@@ -74,7 +74,7 @@ class Session:
         return {"value": (time.perf_counter() - start) / inner}
 
     def where(self, calls: int) -> dict[str, Any]:
-        """Where the time of so many calls goes."""
+        """Where the time of `calls` calls goes."""
         return {"shares": shares(self.job or (lambda: None), calls)}
 
     def memory(self, work: str, case: dict[str, Any]) -> dict[str, Any]:

@@ -238,7 +238,7 @@ def index(book: Book, reference: list[str]) -> str:
 
 
 def cover(book: Book) -> list[str]:
-    """A figure that moves, and its still picture for who has no scripts: where each head of a BERT looks."""
+    """A figure that moves, and its still picture for readers without scripts: where each head of a BERT looks."""
     name, data = "heads", live.modules()["heads"].data()
     still, alt = book.figures[f"fig_live_{name}"], "Where each head of a BERT looks, from one word of a sentence"
     return [

@@ -227,7 +227,7 @@ def docstring(text: str) -> str:
 
 
 def plain(line: str) -> str:
-    """Signs that Markdown would take for its own, outside of code."""
+    """A line with Markdown's special characters escaped, except in code."""
     parts = re.split(r"(`[^`]*`)", line)
     return "".join(part if k % 2 else re.sub(r"([*_<\[\]$|~#])", r"\\\1", part) for k, part in enumerate(parts))
 

@@ -44,7 +44,7 @@ WHEN = 1980, 1, 1, 0, 0, 0  # the same bytes whenever it is made
 
 
 class PrepareError(Exception):
-    """A file is missing, or is not the one that was pinned; the message is for who makes the site."""
+    """A file is missing, or is not the one that was pinned; the message is for whoever makes the site."""
 
 
 def pinned() -> dict:
