@@ -170,7 +170,7 @@ def settled(pattern: BlockPattern, name: str = "pattern") -> BlockPattern:
         or (masks.dtype != bool or masks.shape[1:] != (TILE, TILE))
     ):
         raise ValueError(f"{name}: starts, tiles and which should be arrays of integers, masks (…, 64, 64) of booleans")
-    starts, tiles, which = (_for_good(a, np.dtype(np.int64)) for a in (starts, tiles, which))
+    starts, tiles, which = (_read_only(a, np.dtype(np.int64)) for a in (starts, tiles, which))
     if starts.shape != (max(len(starts), 1), -(-n // TILE) + 1) or tiles.shape != which.shape or tiles.ndim != 1:
         shapes = f"starts {starts.shape}, tiles {tiles.shape}, which {which.shape}"
         raise ValueError(f"{name}: {shapes} should be (heads, {-(-n // TILE) + 1}), and two of one length")
@@ -184,10 +184,10 @@ def settled(pattern: BlockPattern, name: str = "pattern") -> BlockPattern:
         raise ValueError(f"{name}: the tiles of a list should rise, within 0 … {-(-m // TILE) - 1}")
     if (which < -1).any() or (which >= len(masks)).any():
         raise ValueError(f"{name}: which should be −1, or one of {len(masks)} masks")
-    return BlockPattern(n, m, starts, tiles, which, _for_good(masks, masks.dtype))
+    return BlockPattern(n, m, starts, tiles, which, _read_only(masks, masks.dtype))
 
 
-def _for_good(X: Array, dtype: np.dtype) -> Array:
+def _read_only(X: Array, dtype: np.dtype) -> Array:
     """X as a read-only array of this dtype: X itself if it is that and owns its memory, else a copy."""
     if X.flags.writeable or X.dtype != dtype or X.base is not None:
         X = X.astype(dtype)

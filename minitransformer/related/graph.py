@@ -84,10 +84,10 @@ def _sorted(pairs: Array, nodes: int) -> Edges:
     by_source = np.argsort(sources, kind="stable")
     starts = (np.searchsorted(ends, np.arange(nodes + 1)) for ends in (destinations, sources[by_source]))
     row_starts, column_starts = starts
-    return Edges(nodes, *map(_for_good, (row_starts, sources, destinations, column_starts, by_source)))
+    return Edges(nodes, *map(_read_only_copy, (row_starts, sources, destinations, column_starts, by_source)))
 
 
-def _for_good(X: Any) -> Array:
+def _read_only_copy(X: Any) -> Array:
     """A copy as int64 that can't be written to."""
     X = np.array(X, np.int64)
     X.flags.writeable = False
