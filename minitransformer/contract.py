@@ -447,7 +447,10 @@ def padding_changes_nothing(part: Part, *, causal: bool, tier: str) -> None:
         not seen.any(),
         f"the mask is not kept: the padding was changed, and with it Y of token {seen.argmax()}, {_way(causal)}",
     )
-    keep(not dX[1, there:].any(), f"the mask is not kept on the way back: the padding gets a gradient, {_way(causal)}")
+    keep(
+        not dX[1, there:].any(),
+        f"the mask is not kept in the backward pass: the padding gets a gradient, {_way(causal)}",
+    )
     _padding_left_out(layer, X.astype(np.float64), dY.astype(np.float64), there, causal=causal, tier=tier)
 
 
@@ -504,7 +507,7 @@ def samples_apart(part: Part) -> None:
         keep(not far, f"samples are mixed: alone, sample {sample} gives a Y that differs {far}")
         dalone = back(dY[sample])[1]
         far = _differ(dX[sample], dalone, 1e-12)
-        keep(not far, f"samples are mixed on the way back: alone, sample {sample} gets a dX that differs {far}")
+        keep(not far, f"samples are mixed in the backward pass: alone, sample {sample} gets a dX that differs {far}")
 
 
 def any_length(part: Part, *, n: int) -> None:

@@ -83,7 +83,7 @@ def efficiency(pairs: Int[Array, "W W"]) -> float:
 
 
 def _forward(own: Array, Q: Array, K: Array, V: Array, workers: int, causal: bool, scale: float) -> Worker:
-    """A worker on the way forward: yields the block that it hands on, returns Y and L of its queries."""
+    """A worker in the forward pass: yields the block that it hands on, returns Y and L of its queries."""
     found, held = nothing_found(Q, V), (own, K, V)
     for step in range(workers):
         theirs, K, V = held
@@ -96,7 +96,7 @@ def _forward(own: Array, Q: Array, K: Array, V: Array, workers: int, causal: boo
 def _backward(
     own: Array, Q: Array, K: Array, V: Array, L: Array, D: Array, dY: Array, workers: int, causal: bool, scale: float
 ) -> Worker:
-    """A worker on the way back: returns dQ of its queries, and dK and dV of its keys, which have been to all workers by then."""
+    """A worker in the backward pass: returns dQ of its queries, and dK and dV of its keys, which have visited all workers."""
     dQ, held = np.zeros_like(Q), (own, K, V, np.zeros_like(K), np.zeros_like(V))
     for _ in range(workers):
         theirs, K, V, dK, dV = held
@@ -222,7 +222,7 @@ def ring_attention(
                 script that starts processes needs its `if __name__ == "__main__":`
     source      Liu, Zaharia and Abbeel 2023; stripes: Brandon et al. 2023; zigzag as in zhuzilin/ring-flash-attention
     cost        O(n² d / W) time for each worker, and O(n d / W + n² / W²) memory, with the scores of a block. It sends 2 n d / W
-                numbers in each of W − 1 steps, and on the way back 4 n d / W in each of W
+                numbers in each of W − 1 steps, and in the backward pass 4 n d / W in each of W
     returns     Y and a pullback: dQ, dK, dV = pullback(dY)
     raises      TypeError for a wrong shape or dtype, ValueError if the positions are not those of the text, each once
     """
