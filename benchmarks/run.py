@@ -221,13 +221,13 @@ def run(chosen: list[Row], team: Team, seconds: float) -> Iterator[dict[str, Any
 def parser() -> argparse.ArgumentParser:
     """All options."""
     top = argparse.ArgumentParser(
-        prog="python -m benchmarks.run", description="How fast the cores are, beside PyTorch's."
+        prog="python -m benchmarks.run", description="How fast the cores are, compared with PyTorch's."
     )
     top.add_argument("--peer-python", metavar="PATH", help="a Python that has torch; without it only ours is timed")
     top.add_argument("--quick", action="store_true", help="only the rows for which five minutes are enough")
     top.add_argument("--only", metavar="WORDS", default="", help="only rows whose label holds all of these words")
     top.add_argument("--seconds", type=float, help=f"about how long a row may take ({QUICK} if quick, else {FULL})")
-    top.add_argument("--name", help="of the files in results/ (quick, full or yours)")
+    top.add_argument("--name", help="name of the files in results/ (quick, full or yours)")
     top.add_argument("--strict", action="store_true", help="exit with 1 if a target is not met")
     own = "a file of yours; what it registers is measured beside dense attention"
     top.add_argument("--import", dest="imports", action="append", default=[], metavar="FILE.py", help=own)

@@ -15,11 +15,11 @@ from minitransformer.terminal import columns
 
 MINUTE = 60.0  # seconds that may be spent on measuring
 COLUMN = {  # what each says, a line below the table
-    "of dense": "time on record, over that of dense attention; the table is sorted by it",
+    "of dense": "time on record, divided by that of dense attention; the table is sorted by it",
     "here": "time on this machine, now",
-    "MiB": "memory that is taken on the way",
+    "MiB": "peak memory of the pass",
     "slope": "the power of the length with which time grows: 1 in proportion to it, 2 with its square",
-    "text": "bits per byte in guessing the next byte of the Python documentation; less is better",
+    "text": "bits per byte in predicting the next byte of the Python documentation; lower is better",
     "recall": "share of right answers: which value stood beside a key, somewhere before",
     "digits": "share of right answers: handwritten digits, read pixel by pixel",
     "listops": "share of right answers: nested minima and maxima of digits",
@@ -101,7 +101,7 @@ class Clock:
 def _about() -> str:
     return (
         f"One layer of width {which_cost.WIDTH} with {which_cost.HEADS} heads on one core; "
-        "`of dense` is its time over that of dense attention, causal if the kind can be."
+        "`of dense` is its time divided by that of dense attention, causal if the kind can be."
     )
 
 
@@ -151,7 +151,7 @@ def _left_out(found: Table, n: int, what: int, needs: dict[str, bool]) -> Iterat
 
 
 def _noise(found: Table) -> str:
-    """How the columns of learning were measured, and how large a difference has to be to say something."""
+    """How the columns of learning were measured, and how large a difference has to be to mean something."""
     said = ", ".join(f"{found.noise(task):.2f} for {task}" for task in found.tasks)
     return (
         f"What was learned is the mean of {which.SEEDS} small trainings on up to 64 tokens. "
