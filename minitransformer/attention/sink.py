@@ -7,8 +7,7 @@ first tokens (Xiao et al. 2024). With a sink they may go nowhere. It is a gate a
 
     y_i = σ(L_i − b) · Σ_j softmax(S_i)_j v_j
 
-opens by more than half where the keys together reach further than b. It is also one more key, with the score b and the value
-zero.
+opens by more than half where the keys together reach further than b. It is also one more key, with score b and value zero.
 """
 
 import numpy as np

@@ -178,8 +178,7 @@ def remove_old_loops() -> int:
     """Remove the files of loops that nothing reads any more, since their source has changed; returns how many bytes they were.
 
     Of each function there is an index, with the stamp of the source that it belongs to, and beside it the loops that it names.
-    What another Python has compiled stays. A loop that another process saves at this moment may be removed, too: it is compiled
-    again.
+    What another Python has compiled stays. A loop that another process saves just now may be removed, too: it is compiled again.
     """
     freed = 0
     for name in (module.name for module in pkgutil.iter_modules(kernels.__path__)):

@@ -20,7 +20,7 @@ class Smreg(NamedTuple):
 
 
 def data() -> Smreg:
-    """d = 1 … 1024; besides d the ratio depends on ‖a + b‖² alone, so a = b."""
+    """d = 1 … 1024; apart from d the ratio depends on ‖a + b‖² alone, so a = b."""
     dimensions, ratios = 2 ** np.arange(11), {}
     for square in SQUARES:
         found = []

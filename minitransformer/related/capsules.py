@@ -5,7 +5,7 @@
         c_i = softmax of b_i over the outputs j        who gets input i
         s_j = Σ_i c_ij u_j|i
         v_j = squash(s_j) = s_j |s_j| / (1 + |s_j|²)   the direction says what, the length how sure
-        b_ij ← b_ij + ⟨u_j|i, v_j⟩                     who agrees with the outcome weighs more in the next round
+        b_ij ← b_ij + ⟨u_j|i, v_j⟩                     inputs that agree with it weigh more in the next round
 
 In attention the softmax runs over the inputs of one output, here it runs over the outputs of one input.
 """

@@ -288,8 +288,7 @@ def additive_edge_attention(
 
     mask     hides edges: True where i may see j, broadcast to (*batch, H, n, n). A node that sees nobody gives zeros
     source   Veličković et al. 2018 (r = 1, a = 1); Brody, Alon and Yahav 2022
-    cost     O(E H (r + dv)) time; O(E H) memory besides the arguments, in the tier "numpy" O(E H (r + dv)), for a sample at a
-             time
+    cost     O(E H (r + dv)) time; O(E H) memory besides the arguments, in the tier "numpy" O(E H (r + dv)), sample by sample
     returns  Y and a pullback: dQ, dK, dV, da = pullback(dY); `pullback.A` has the weight of each edge, (*batch, H, E)
     raises   TypeError for a wrong shape or dtype, ValueError for edges between other nodes, or a mask that does not fit
     """

@@ -90,7 +90,10 @@ class HopfieldAssociation:
         *,
         mask: Bool[Array, "..."] | None = None,
     ) -> tuple[Float[Array, "*batch n {self.width}"], AssociationPullback]:
-        """Pullback: dY to (dparams, dR, dZ, dT). The mask, to (*batch, H, n, m), is True where state i sees pattern j."""
+        """Pullback: dY to (dparams, dR, dZ, dT).
+
+        mask   True where state i sees pattern j; broadcasts to (*batch, H, n, m)
+        """
         Q, q = linear(R, params.W_q)
         K, k = linear(Z, params.W_k)
         V, v = linear(T, params.W_v)

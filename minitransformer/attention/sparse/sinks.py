@@ -2,7 +2,7 @@
 
     token i keeps the first a keys and the last w, its own among them; they stand at 0 … a + w − 1, wherever they once stood
 
-Softmax has to put its weight somewhere, and what a trained model has no use for it puts on the first tokens, which
+Softmax has to put its weight somewhere, and a trained model puts what it has no use for on the first tokens, which
 every row could see. A plain window loses them as soon as the text is longer than w, and the model with them. Kept, they need
 positions, and those of the text would grow without end; so they get those inside the cache, which the model knows from
 training. Two keys of the window are as far apart there as in the text. Only how far away the first tokens are is cut off.
