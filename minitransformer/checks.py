@@ -439,7 +439,7 @@ def _called(tree: Tree) -> str:
 
 
 class Form(NamedTuple):
-    """What the gradient of an array has to look like."""
+    """The shape and dtype that the gradient of an array must have."""
 
     shape: tuple[int, ...]
     dtype: np.dtype

@@ -228,7 +228,7 @@ class ReaderFile(NamedTuple):
             raise ValueError(f"--import {self.path}{self._line(error)}: {_in_one_line(error)}") from error
 
     def tells(self, error: BaseException) -> str | None:
-        """What went wrong in the file while something that it has registered was used, in a line; None if it was elsewhere."""
+        """An error in the file, met while something that it registered was used, in one line; None if the error is elsewhere."""
         if not (line := self._line(error)):
             return None
         module = Path(self.path).stem

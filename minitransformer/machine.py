@@ -90,7 +90,7 @@ def vectors() -> str:
 
 
 def circumstances() -> dict[str, str | int]:
-    """What made a result, for its record: enough to repeat it, or to see why a repetition differs."""
+    """The circumstances of a result, for its record: enough to repeat it, or to see why a repetition differs."""
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     blas = {f"{pool['internal_api']} {pool['version']} {pool.get('architecture', '')}".strip() for pool in pools}
     return {

@@ -156,7 +156,7 @@ def first_nonfinite(tree: Tree) -> str | None:
 
 
 def of_layer(pullback: Pullback, dY: Array, others: int = 0) -> tuple[Any, ...]:
-    """What the pullback of a layer gives: dparams and dX, and dZ if it was given `others` = 1 other rows Z.
+    """The gradients that the pullback of a layer returns: dparams and dX, and dZ if it was given `others` = 1 other rows Z.
 
     raises   ValueError that names the pullback if it gives anything else
     """

@@ -32,7 +32,7 @@ class UnknownName(ValueError):
 
 
 def instead(name: str, known: Iterable[str]) -> str:
-    """What there is in place of an unknown name, for an error: first those that are spelled like it, if any are."""
+    """The known names, for an error about an unknown one: first those that are spelled like it, if any are."""
     known = list(known)
     near = difflib.get_close_matches(str(name).lower(), known, cutoff=0.7)
     return f"near it: {', '.join(near)}; " * bool(near) + f"there are {', '.join(known)}"
@@ -66,7 +66,7 @@ class OldFieldsRefused:
 
 
 def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, sizes: Mapping[str, Any]) -> Any:
-    """What the registry has under a name, made with those of the sizes that it asks for, and with the options in the text.
+    """An object of the class under a name, made with those of the sizes that it asks for, and with the options in the text.
 
     what     the name of the choice, for the error
     text     NAME or NAME:OPTION=VALUE,OPTION=VALUE
@@ -103,7 +103,7 @@ def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, size
 
 
 def options(maker: Callable[..., Any], sizes: Mapping[str, Any]) -> dict[str, tuple[type, ...]]:
-    """What can be chosen in a text, besides the sizes, and the types that it may have."""
+    """The options that a text can set, besides the sizes, and the types that they may have."""
     known = inspect.signature(maker, eval_str=True).parameters
     return {option: kinds for option in known if option not in sizes and (kinds := _kinds(known[option]))}
 

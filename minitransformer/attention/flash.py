@@ -54,7 +54,7 @@ def find(Q: Array, K: Array, V: Array, mask: Array | None, scale: float, cap: fl
 
 
 def join(a: Found, b: Found) -> Found:
-    """What is found in both parts together. Where neither has found anything it is nothing."""
+    """The findings of both parts, joined: nothing where neither has found anything."""
     M = np.maximum(a.m, b.m)
     of_a, of_b = (np.exp(part.m - _finite(M)) for part in (a, b))
     total = of_a * a.total + of_b * b.total

@@ -123,7 +123,7 @@ def latent_attention(
 
 
 class LatentParams(NamedTuple):
-    """Of queries W_q (D, H·d) and W_qr (D, H·d_r), of keys and values W_uk and W_uv (r, H·d), of the heads together W_o (H·d, D).
+    """For queries W_q (D, H·d) and W_qr (D, H·d_r), for keys and values W_uk and W_uv (r, H·d), for the output W_o (H·d, D).
 
     W_dc (D, r) leads to the latent, whose norm has the gain gamma_c (r,), and W_kr (D, d_r) to the turned key. Where queries have
     a latent of their own, W_dq (D, r_q) and gamma_q (r_q,) lead to it, and W_q and W_qr have r_q rows; else the two are None.

@@ -93,7 +93,7 @@ class MergePullback(Pullback):
 def merge(
     Y: Float[Array, "parts *batch n dv"], L: Float[Array, "parts *batch n"]
 ) -> tuple[tuple[Float[Array, "*batch n dv"], Float[Array, "*batch n"]], Any]:
-    """What attention to several parts of the keys found, as one: the average of the Y_r, weighted by exp L_r.
+    """Join the results of attention to several parts of the keys: the average of the Y_r, weighted by exp L_r.
 
         L = ln Σ_r exp L_r,   Y = Σ_r exp(L_r − L) Y_r
 

@@ -111,7 +111,7 @@ def _sees(own: Array, theirs: Array, causal: bool) -> Array | None:
 
 
 def in_turns(function: Callable[..., Worker], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """What the workers of a ring return, when in each step they work one after the other, in this process."""
+    """The results of the workers of a ring, which in each step work one after the other, in this process."""
     workers, results = [function(*own) for own in arguments], []
     handed: list[Any] = [None] * len(workers)
     while not results:
@@ -126,7 +126,7 @@ def in_turns(function: Callable[..., Worker], arguments: Sequence[tuple[Any, ...
 
 
 def in_processes(function: Callable[..., Worker], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """What the workers of a ring return, each in a process of its own; blocks go from process to process.
+    """The results of the workers of a ring, each in a process of its own; blocks go from process to process.
 
     raises   ChildProcessError if a process ends before its time
     """

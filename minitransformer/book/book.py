@@ -197,7 +197,7 @@ def clear(notebook: Any) -> None:
 
 
 def jupyter() -> tuple[Any, ...]:
-    """What runs a notebook, imported only now: the rest of the book does not need it."""
+    """The packages that run a notebook, imported only now: the rest of the book does not need them."""
     try:
         import ipykernel  # noqa: F401  (starts in a process of its own, where its absence would be a riddle)
         import nbformat  # noqa: F401

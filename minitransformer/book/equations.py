@@ -90,7 +90,7 @@ def _order(number: str) -> list[Any]:
 
 
 def resolve(name: str) -> Any:
-    """What stands under a dotted name. A function goes before the module of the same name, which it stands in.
+    """The object under a dotted name. A function takes precedence over the module of the same name, which holds it.
 
     raises   ImportError if there is nothing
     """

@@ -329,7 +329,7 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, dict[str, argparse.
 
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-    """What was asked for; ends the process with 2 and the usage if that can't be. Who asks for nothing gets the help."""
+    """The parsed arguments; ends the process with 2 and the usage if they make no sense. Without arguments, prints the help."""
     top, commands = _parser_and_commands()
     argv = (sys.argv[1:] if argv is None else argv) or ["--help"]
     first = argv[0]

@@ -87,7 +87,7 @@ def _draw(rng: np.random.Generator, depth: int, most: int, nested: float) -> tup
 
 @checked
 def value_of(tokens: Array) -> int:
-    """What one expression comes to, read from left to right with a stack; the padding in front of it is skipped.
+    """The value of one expression, read from left to right with a stack; the padding in front of it is skipped.
 
     raises   ValueError for tokens that are no expression
     """

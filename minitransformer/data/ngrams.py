@@ -19,7 +19,7 @@ LONGEST = 8  # bytes that fit in one unsigned 64-bit number
 
 
 class Counts(NamedTuple):
-    """What order k knows. Byte strings are packed in integers and sorted, so that a look-up is a binary search."""
+    """The counts of order k. Byte strings are packed in integers and sorted, so that a look-up is a binary search."""
 
     grams: Array  # the distinct (c, b)
     occurrences: Array  # N(c b)

@@ -85,7 +85,7 @@ def _text(data: bytes, cut: int, name: str) -> Text:
 
 @checked
 def sample(text: Text, context: int) -> Text:
-    """What a long text is judged with: passages of both parts, evenly spread, longer than the context of a model.
+    """The sample by which a long text is judged: passages of both parts, evenly spread, longer than the context of a model.
 
     Together they are 2 MiB to count n-grams in, and an eighth of one to be judged by; a part that has no more than
     that is its own sample. Name and hash are those of the whole.

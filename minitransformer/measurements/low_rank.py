@@ -48,7 +48,7 @@ def predicted_error(P: Array, w: Array, k: int) -> float:
 
 
 class TwoSides(NamedTuple):
-    """Of the bound of Theorem 2, means over the rows w of the scores.
+    """The errors of Theorem 2, as means over the rows w of the scores.
 
     error       ‖softmax(w Eᵀ) F V − softmax(w) V‖ over what it is compared with, ‖softmax(w)‖ ‖V‖
     of_nothing  the same for zeros in place of the first product

@@ -80,7 +80,7 @@ def terms_of(S: Callable[[Array, Array], Array], Q: Array, K: Array) -> tuple[Ar
 
 
 def kind_of(term: Array) -> str:
-    """What a term of a sentence of one word, in all places, depends on."""
+    """What a term depends on, for a sentence with the same word in all places."""
     size = np.abs(term).max()
     if size < 1e-12:
         return "nothing"

@@ -16,7 +16,7 @@ Positions = Callable[..., tuple[Array, Pullback]]
 
 @frozen
 class Embedding:
-    """What is done to the rows of E that were looked up.
+    """How the rows of E that were looked up are changed.
 
     scaled   whether they are multiplied by √D
     types    rows of the table T, of which one is added before the sum is normalised; None where neither happens

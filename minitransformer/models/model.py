@@ -33,7 +33,7 @@ class Model(OldFieldsRefused):
         return any(stack.adds_loss for stack in self._stacks().values())
 
     def observe(self, pullback: Pullback) -> Tree:
-        """What `after_step` has to know of a forward pass; averaged over the parts of a batch, as gradients are."""
+        """What `after_step` needs to know of a forward pass; averaged over the parts of a batch, as gradients are."""
         return {name: stack.observe(getattr(pullback, name)) for name, stack in self._stacks().items()}
 
     def after_step(self, params: Tree, observed: Tree, rng: np.random.Generator) -> Tree:

@@ -153,5 +153,5 @@ class ReversibleStack(Stack):
         return (X_1 + X_2) / 2, tuple(longer)
 
     def observe(self, pullback: Pullback) -> Tree:
-        """What each block's attention has to know for `after_step`, as the forward pass has collected it."""
+        """What `after_step` needs to know of each block's attention, as the forward pass has collected it."""
         return pullback.observed

@@ -241,7 +241,7 @@ class SequenceModel(Model):
         rng: np.random.Generator | None = None,
         memory: tuple[Array, ...] | None = None,
     ) -> tuple[Float[Array, "*batch n {self.answers}"], SequencePullback]:
-        """What it says at each token; a generator turns dropout on. Pullback: dlogits to dparams.
+        """The output at each token; a generator turns dropout on. Pullback: dlogits to dparams.
 
         lengths   of the sequences; what follows in a row of `tokens` is padding, which no token looks at. What comes out
         at the padding itself means nothing
@@ -268,7 +268,7 @@ class SequenceModel(Model):
     def step(
         self, params: SequenceParams, tokens: Int[Array, "*batch n"], state: Written | None = None
     ) -> tuple[Array, Written]:
-        """What a causal model says at new tokens (*batch, n) after those in the state, and the longer state.
+        """The output of a causal model at new tokens (*batch, n) after those in the state, and the longer state.
 
         The same numbers as calling it on all, unless an attention lets later tokens change which keys a query sees (`causal:
         values only`, as Reformer and Routing do). Where attention keeps no state, it is called on all.

@@ -268,7 +268,7 @@ class Stack:
         return any(block.attention.adds_loss for block in self.blocks)
 
     def observe(self, pullback: StackPullback) -> Tree:
-        """What each block's attention has to know for `after_step`."""
+        """What `after_step` needs to know of each block's attention."""
         return tuple(b.attention.observe(p.attention.layer) for b, p in zip(self.blocks, pullback.blocks, strict=True))
 
     def after_step(self, params: StackParams, observed: Tree, rng: np.random.Generator) -> StackParams:

@@ -112,7 +112,7 @@ def combine(
     *,
     rule: Literal["basic", "accumulated"] = "accumulated",
 ) -> tuple[Float[Array, "*batch D"], CombinePullback]:
-    """What a token says, of the states it has had.
+    """The output of a token, combined from its states.
 
         accumulated   Y = Σ_t w^t H^t
         basic         Y^t = w^t H^t + (1 − w^t) Y^{t−1}, that is Y = Σ_t w^t Π_{s > t} (1 − w^s) H^t

@@ -37,7 +37,7 @@ class PlainAggregatePullback(Pullback):
 
 
 class Encoding(Checked):
-    """What all encodings have in common that act inside attention.
+    """The base of all encodings that act inside attention.
 
     acts_on   the stages that it changes
     shared    names of the parameters that all layers of a stack share, in the paper that it is from

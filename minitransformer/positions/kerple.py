@@ -30,14 +30,14 @@ SMALLEST, STEEPEST = 0.01, 2.0  # bounds of the published code
 
 
 class KerpleParams(NamedTuple):
-    """Of each head: p, (H,), and a, (H,)."""
+    """For each head p, (H,), and a, (H,)."""
 
     p: Array
     a: Array
 
 
 class KerpleWeightedParams(NamedTuple):
-    """Of each head: p and a of the bias, p′ and a′ of the weights; (H,) each."""
+    """For each head p and a of the bias, p′ and a′ of the weights; (H,) each."""
 
     p: Array
     a: Array

@@ -82,7 +82,7 @@ class RelativeSinusoidPullback(Pullback):
 
 
 class RelativeSinusoids(ScoreEncoding):
-    """What Transformer-XL's and TENER's encodings have in common. A subclass has `sizes`, and a `table` of sinusoids."""
+    """The base of Transformer-XL's and TENER's encodings. A subclass has `sizes`, and a `table` of sinusoids."""
 
     def sizes(self) -> tuple[int, int]:
         """H, and the width d of a head."""

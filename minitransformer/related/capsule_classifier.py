@@ -58,7 +58,7 @@ def pieces(
 
 
 class CapsuleClassifierParams(NamedTuple):
-    """Of all types of capsules at a piece: W (side², types · width), b (types · width); and those of the classes."""
+    """W (side², types · width) and b (types · width) of all types of capsules at a piece; and those of the classes."""
 
     W: Array
     b: Array

@@ -284,7 +284,7 @@ class ConvolutionState(DecodingState):
 
 @frozen
 class Convolution(Projected):
-    """What the two blocks have in common: a gate, the convolution, and a linear map."""
+    """The base of the two blocks: a gate, the convolution, and a linear map."""
 
     width: int
     heads: int

@@ -33,7 +33,7 @@ def edges_of_text(n: int, radius: int | None, causal: bool) -> Edges:
 
 
 class AmongTokens(Projected):
-    """What graph attention and graph convolution have in common among tokens: their edges, and how they go on."""
+    """The base of graph attention and graph convolution among tokens: their edges, and how they decode."""
 
     width: int
     radius: int | None

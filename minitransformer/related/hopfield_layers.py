@@ -103,7 +103,7 @@ class HopfieldAssociation:
 
 
 class PoolingParams(NamedTuple):
-    """What looks: states (count, D); and the association."""
+    """The states that look, (count, D); and the association."""
 
     R: Array
     association: AssociationParams

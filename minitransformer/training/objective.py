@@ -44,11 +44,11 @@ class LastRowsPullback(Pullback):
 
 
 class Objective(Protocol):
-    """What the training loop has to know about a task."""
+    """What the training loop needs to know about a task."""
 
     @property
     def data(self) -> dict[str, Any]:
-        """What names the data in a record: its kind, its name, its hash."""
+        """The kind, name and hash of the data, which identify it in a record."""
 
     @property
     def length(self) -> int:
@@ -207,7 +207,7 @@ class Segments(NextByte):
         return loss_of(model(params, inputs, rng=rng, memory=tuple(memory) or None), targets)
 
     def carry(self, pullback: LossPullback) -> tuple[Array, ...]:
-        """What the next segment finds; nothing, if the model has no memory."""
+        """The memory that the next segment finds; nothing, if the model has none."""
         return getattr(pullback.model.stack, "memory", ())
 
     def look(self, model: Any, params: Tree) -> float:

@@ -64,7 +64,7 @@ def _training(c: dict[str, Any]) -> Training:
 
 
 def usual_training(steps: int, batch: int, rate: float, seed: int, *, warmup: int | None = None) -> Training:
-    """That of most experiments: the rate rises for a tenth of the steps and then falls; one core, one evaluation, at the end."""
+    """Of most experiments: the rate rises for a tenth of the steps, then falls; one core, and one evaluation at the end."""
     schedule = Cosine(rate, steps, warmup=steps // 10 if warmup is None else warmup)
     return Training(steps, batch, schedule, parts=1, seed=seed, look_every=steps)
 

@@ -26,7 +26,7 @@ from minitransformer.typing import Array
 
 
 class SSDParams(NamedTuple):
-    """Of each head: ln of its speed A (H,), the offset of Δ b (H,), and D (H,); the gain of the norm, (H·d,).
+    """For each head ln of its speed A (H,), the offset of Δ b (H,), and D (H,); the gain of the norm, (H·d,).
 
     kernel   of the short convolution, with its b; None if there is none
     """

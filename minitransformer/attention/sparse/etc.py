@@ -206,7 +206,7 @@ def etc_attention(
 
 
 class ETCParams(NamedTuple):
-    """Of each head and label a vector, (H, 2 clip + 4, d), and a number, (H, 2 clip + 4)."""
+    """For each head and label a vector, (H, 2 clip + 4, d), and a number, (H, 2 clip + 4)."""
 
     R: Array
     b: Array

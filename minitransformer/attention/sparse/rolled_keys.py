@@ -24,7 +24,7 @@ class Looks(NamedTuple):
     drawn: Array  # (H, N − 2, r)
 
     def of(self, X: Array) -> tuple[Array, Array, Array]:
-        """What of X (…, H, N, b, d) row 1 looks at, the rows between, and row N − 2: 4 + r, 5 + r and 4 + r blocks for a row."""
+        """The blocks of X (…, H, N, b, d) that row 1, the rows between and row N − 2 look at: 4 + r, 5 + r and 4 + r each."""
         H, rows, r = self.drawn.shape
         drawn = X[..., np.arange(H)[:, None, None], self.drawn, :, :]
         drawn = drawn.reshape(*X.shape[:-3], rows, r * X.shape[-2], X.shape[-1])
