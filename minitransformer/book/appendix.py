@@ -51,18 +51,24 @@ def map_of_attention(chapters: list[Path]) -> str:
 
 
 def map_of_positions(chapters: list[Path]) -> str:
-    """What every encoding of positions is, where it acts, and its chapter; after "Here": the options that its name sets."""
+    """What every encoding of positions is, where it acts, and its chapter.
+
+    A name that is another one with an option says so, and one that only sets an option tells which.
+    """
     from minitransformer.attention.registry import EXAMPLE
     from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION, place
 
     where = _chapter_of("positions", chapters)
     sizes = {size: EXAMPLE[size] for size in ("width", "heads", "longest")}
     lines = ["| name | what it is | where it acts | chapter |", "|---|---|---|---|"]
+    names = {maker: f"`{name}`" for name, maker in {**AT_EMBEDDING, **IN_ATTENTION}.items()}
     for name, maker in {**AT_EMBEDDING, **IN_ATTENTION}.items():
         added, inside = place(name, **sizes)
         acts = "at the embeddings" if inside is None else "in the attention of every block"
         what = (type(inside or added).__doc__ or "").splitlines()[0]
-        what += "".join(f" Here `{option}={value}`." for option, value in getattr(maker, "keywords", {}).items())
+        if given := " and ".join(f"`{option}={value}`" for option, value in getattr(maker, "keywords", {}).items()):
+            plain = names.get(getattr(maker, "func", maker))
+            what = f"The same as {plain} with {given}." if plain else f"{what} Chosen by this name it has {given}."
         lines.append(f"| `{name}` | {_cell(what)} | {acts} | {where(name)} |")
     return "\n".join(lines)
 

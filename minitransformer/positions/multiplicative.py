@@ -157,7 +157,7 @@ class MultiplicativeScoresPullback(Pullback):
 
 @frozen
 class Multiplicative(ScoreEncoding):
-    """Positions that multiply the product of query and key (M1, M2), stand inside it (M3), or beside it twice (M4).
+    """Positions that multiply the product of query and key (M1, M2), stand inside it (M3), or meet each of the two (M4).
 
     d        width, of a head
     clip     k ≥ 0, beyond which all offsets to one side are alike

@@ -112,7 +112,7 @@ class ShawAggregatePullback(Pullback):
 
 @frozen
 class Shaw(ScoreEncoding):
-    """A learned vector for each offset, added to the key and, unless `values=False`, to the value.
+    """A learned vector for each offset, added to the key, and another to the value; with `values=False` to the key alone.
 
     d        width, of a head; the values' heads are as wide
     clip     k ≥ 0, beyond which all offsets to one side have the same vector

@@ -38,7 +38,7 @@ class SinusoidalKeysPullback(Pullback):
 
 @frozen
 class SinusoidalKeys(ScoreEncoding):
-    """A sinusoid of the offset, added to the key.
+    """A sinusoid of the offset, added to the key; with `learn=True` its frequencies are learned.
 
     d        width of a head, even
     learn    whether the frequencies are learned (their logarithms, shared by the heads), from 10000^(−2f/d) on

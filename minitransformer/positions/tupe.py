@@ -134,12 +134,12 @@ class TUPEPullback(Pullback):
 
 @frozen
 class TUPE(ScoreEncoding):
-    """Untied positions: TUPE-A, or with `buckets` TUPE-R. With `cls`, row 0 of the table is there and not used.
+    """Untied positions: TUPE-A, or TUPE-R with `buckets`; with `cls=True` the first token, [CLS], stands at no place.
 
     width      D of the table, and H d
     heads      H, must divide D; d = D/H is the width of Q and K too
     longest    rows of the table: there is no longer sequence
-    cls        whether the first token is [CLS], and untied
+    cls        whether the first token is [CLS], and untied: row 0 of the table is there then, and not used
     buckets    of T5's bias for both directions, 32 in TUPE-R; None for TUPE-A
     distance   from which on T5's last bucket holds all offsets
     source     Ke, He and Liu 2021; Borealis II (9), without the scale (E1), norm, heads and [CLS]

@@ -229,7 +229,7 @@ class RoutingCorePullback(Pullback):
 
 @frozen
 class Routing(Core):
-    """Centroids call together the queries and keys nearest to them, and move after them.
+    """Each centroid calls together the queries and keys nearest to it, and moves towards those that come nearest to it.
 
     heads, d, longest   filled in by the model; d is at least 3
     clusters            centroids of each head

@@ -228,7 +228,7 @@ class SinkhornCorePullback(Pullback):
 
 @frozen
 class Sinkhorn(Core):
-    """Learns to put blocks of keys into another order, softly; a block of queries looks at its own and at the one beside it.
+    """Learns to sort blocks of keys, softly; a block of queries looks at its own block and at the one sorted into its place.
 
     heads, d, longest   filled in by the model; longer sequences than `longest` have no logits
     block               rows of a block
