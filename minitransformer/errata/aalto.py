@@ -8,6 +8,7 @@ import numpy as np
 
 from minitransformer.attention import Fixed, Graph, Local, RandomKeys, Strided, dot_product_attention, scores
 from minitransformer.attention.compressed import linformer_attention
+from minitransformer.attention.linear import positive_features
 from minitransformer.attention.selected import adaptive_span_attention, lsh_attention
 from minitransformer.attention.selected.reformer import sort_in_rounds
 from minitransformer.errata.reading import Reading, relative_error, unit_vectors
@@ -168,3 +169,18 @@ def e59() -> Reading:
     same = np.broadcast_to(own[0], (n, n))
     printed, meant = (Graph(window | keys).average_path() for keys in (same, own))
     return Reading({"printed": printed, "meant": meant})
+
+
+def e77() -> Reading:
+    """Many draws of positive features: the mean estimate of the exponentials, and that of softmax, beside what they estimate."""
+    rng = np.random.default_rng(77)
+    n, d, directions, draws = 8, 4, 8, 8000
+    a, b = 0.5 * rng.standard_normal((2, n, d)) / d**0.25
+    exponentials = np.exp(a @ b.T)
+    U = np.zeros((draws, n, n))
+    for estimate in U:
+        W = rng.standard_normal((directions, d))
+        estimate[:] = positive_features(a, W)[0] @ positive_features(b, W)[0].T
+    before = relative_error(U.mean(0), exponentials)
+    after = relative_error((U / U.sum(-1, keepdims=True)).mean(0), softmax(a @ b.T)[0])
+    return Reading({"directions": directions, "n": n, "d": d, "before": before, "after": after})

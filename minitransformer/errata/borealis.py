@@ -6,7 +6,7 @@ import numpy as np
 
 from minitransformer import experiments
 from minitransformer.attention import attend, dot_product_attention, elu_features, kernel_attention, scores
-from minitransformer.attention.compressed import compress
+from minitransformer.attention.compressed import compress, memory_compressed_attention
 from minitransformer.errata.reading import Reading, largest_weight, mean_of, relative_error, unit_vectors
 from minitransformer.functional import softmax
 from minitransformer.measurements.position_probes import order_error
@@ -231,3 +231,14 @@ def e73() -> Reading:
             grows = bool((np.diff(energies, axis=0) > 1e-12).any())
             grown, settled = grown + (grows and back is V), settled + (grows and back is K)
     return Reading({"printed": grown, "meant": settled, "of": 100})
+
+
+def e75() -> Reading:
+    """Entries of the matrix of memory-compressed attention, for a text and for one four times as long."""
+    entries = []
+    for n in (64, 256):
+        Q, K, V = unit_vectors(np.random.default_rng(75), 1, n, 4)
+        theta = np.full((1, 4, 4), 1 / 4)  # the mean of four neighbours
+        entries.append(memory_compressed_attention(Q, K, V, theta, theta)[1].A.size)
+    short, long = entries
+    return Reading({"short": short, "long": long, "times": long / short})

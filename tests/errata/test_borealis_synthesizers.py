@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from minitransformer.attention import dot_product_attention
 from minitransformer.functional import softmax
 from minitransformer.related import Synthesizer, SynthesizerParams
 from minitransformer.related.synthesizer import DenseParams
@@ -59,3 +60,24 @@ def test_E20_MLP_of_X_is_n_by_n_only_for_one_n():
     long, _ = core(params, Q, Q, V, mask=there[None])
     short, _ = core(params, Q[:, :5], Q[:, :5], V[:, :5])
     np.testing.assert_allclose(long[:, :5], short, rtol=0, atol=1e-13)
+
+
+def test_E74_an_output_takes_a_row_of_weights():
+    """Borealis II, figure 11: a[x_i, x_j] is to relate the i-th value to the j-th output.
+
+    In (7) and (8) the query comes first, and softmax is over rows. With those letters the caption gives output j the weights
+    of column j, which don't sum to one; what (1) computes is a sum of the j-th values for the i-th output.
+    """
+    rng = np.random.default_rng(74)
+    Q, K, V = rng.standard_normal((3, 4, 3))
+    Y, pullback = dot_product_attention(Q, K, V)
+    a = pullback.A
+
+    printed, meant = np.zeros((2, 4, 3))
+    for i in range(4):
+        for j in range(4):
+            printed[j] += a[i, j] * V[i]
+            meant[i] += a[i, j] * V[j]
+    np.testing.assert_allclose(meant, Y, rtol=1e-12)
+    assert np.abs(printed - Y).max() > 0.1
+    assert np.abs(a.sum(0) - 1).max() > 0.1

@@ -152,3 +152,29 @@ def test_E55_the_output_is_a_row():
     assert (printed.shape, by_13.shape) == ((1, 3), (3, 1))
     np.testing.assert_allclose(printed.T, by_13, rtol=1e-13)
     np.testing.assert_allclose(printed[0], kernel_attention(FQ, FK, V)[0][i], rtol=1e-13)
+
+
+def test_E77_a_quotient_of_unbiased_estimates_is_biased():
+    """Aalto, 3.2.2.
+
+    printed  "theoretical guarantees of unbiased estimation of the attention matrix".
+    wrong    A weight of the attention matrix is an exponential over the sum of its row, and both are estimated. In a row
+             of two keys, drawn many times with two directions, the mean weight is off by more than twenty of its errors.
+    holds    The exponentials are right on average: within four of theirs. With 256 directions the weight is near, too.
+    """
+    rng = np.random.default_rng(77)
+    q, K = np.array([[1.0, 0.0]]), np.array([[0.8, 0.0], [-0.8, 0.0]])
+    exponentials = np.exp(q @ K.T)[0]
+    weight = exponentials[0] / exponentials.sum()
+
+    def draw(directions):
+        W = rng.standard_normal((directions, 2))
+        return (positive_features(q, W)[0] @ positive_features(K, W)[0].T)[0]
+
+    few = np.array([draw(2) for _ in range(20_000)])
+    weights = few[:, 0] / few.sum(1)
+    error = few.std(0) / math.sqrt(len(few))
+    assert (np.abs(few.mean(0) - exponentials) < 4 * error).all()
+    assert abs(weights.mean() - weight) > 20 * weights.std() / math.sqrt(len(weights))
+    many = np.array([draw(256) for _ in range(2000)])
+    assert abs((many[:, 0] / many.sum(1)).mean() - weight) < abs(weights.mean() - weight) / 10

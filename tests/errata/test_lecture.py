@@ -254,3 +254,20 @@ def test_E44_who_answers_which_problem():
     assert is_linear(lambda V: dot_product_attention(Q, K, V)[0])
     assert is_linear(lambda V: dot_product_attention(Q, K, V, causal=True)[0])  # masking does not cure #2
     assert not is_linear(lambda V: ffn(params, dot_product_attention(Q, K, V)[0])[0])  # the network does
+
+
+def test_E76_as_a_key_a_token_makes_a_weight_of_another_row():
+    """Lecture notes, B 2 (1), the second of three ways: x_i is used for the "attention weight w_ij for output y_j (key)".
+
+    y_j = Σ_i w_ji x_i: the weight of x_i in it is w_ji. The raw weights w′ are symmetric, but each is divided by the sum of
+    its own row.
+    """
+    X = 0.7 * np.random.default_rng(76).standard_normal((4, 3))
+    Y, pullback = unweighted_attention(X)
+    w = pullback.A
+    printed, meant = ([sum(weights[i, j] * X[i] for i in range(4)) for j in range(4)] for weights in (w, w.T))
+    np.testing.assert_allclose(meant, Y, rtol=1e-12)
+    assert np.abs(np.array(printed) - Y).max() > 0.1
+    raw = np.exp(X @ X.T)
+    np.testing.assert_allclose(raw, raw.T)
+    np.testing.assert_allclose(w, raw / raw.sum(1, keepdims=True))

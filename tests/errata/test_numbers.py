@@ -33,6 +33,7 @@ HOLDS = {
     "E25": lambda r: r.printed == 0 and r.low < -1 and r.high > 2,
     "E26": lambda r: 0 < r.ahead < 1 and (r.tasks, r.of) == (4, 5) and r.behind > 2 * r.ahead,
     "E73": lambda r: (r.printed, r.meant, r.of) == (100, 0, 100),
+    "E75": lambda r: (r.short, r.long, r.times) == (1024, 16384, 16),
     "E27": lambda r: r.printed < -30 and r.meant < EXACT,
     "E28": lambda r: (
         r.large > 9.9 and r.small < 0.11 and abs(r.large_meant - 1) < 1e-3 and abs(r.small_meant - 1) < 0.1
@@ -60,6 +61,7 @@ HOLDS = {
     "E57": lambda r: r.rows == 0 and r.values < EXACT and r.gradient > 0.05,
     "E58": lambda r: r.printed == 1 and r.low < r.high < r.all,
     "E59": lambda r: r.printed > 3 * r.meant,
+    "E77": lambda r: r.before < 0.02 and r.after > 0.1,
     "E61": lambda r: np.allclose((r.sum, r.printed, r.meant), (0.45, 0.405, 0.04)),
     "E62": lambda r: r.convention > 0.5 and r.unread == 0 and r.read > 0.1,
     "E64": lambda r: r.printed == 0 and r.meant > 0.1,

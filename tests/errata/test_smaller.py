@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minitransformer.attention import dot_product_attention
-from minitransformer.attention.compressed import compress, linformer_attention
+from minitransformer.attention.compressed import compress, linformer_attention, memory_compressed_attention
 from minitransformer.errata.lecture import DOWNSTREAM
 from minitransformer.functional import softmax
 
@@ -222,3 +222,24 @@ def test_E54_where_it_happens_to_fit_it_is_something_else():
     printed = softmax(Q @ (E @ K) / math.sqrt(d))[0] @ (F @ V)
     assert np.abs(printed - linformer_attention(Q, K, V, E, F)[0]).max() > 0.1
     assert np.abs(printed - dot_product_attention(Q, K, V)[0]).max() > 0.1
+
+
+def test_E75_a_quarter_of_a_square_is_a_square():
+    """Borealis II, the summary after (20).
+
+    printed  "longer sequences without a quadratic increases in computation", of all three families.
+    wrong    The first of them begins with memory-compressed attention, whose matrix has n²/s entries: sixteen times as
+             many for four times the tokens.
+    holds    With k columns, as in Linformer, there are n k entries: four times as many.
+    """
+    rng = np.random.default_rng(75)
+    squares, lines = [], []
+    for n in (12, 48):
+        Q, K, V = rng.standard_normal((3, 1, n, 4))
+        average = np.full((1, 3, 4), 1 / 3)
+        _, pullback = memory_compressed_attention(Q, K, V, average, average)
+        assert pullback.A.shape[-2:] == (n, n // 3)
+        squares.append(pullback.A.size)
+        lines.append(linformer_attention(Q[0], K[0], V[0], rng.standard_normal((3, n)))[1].A.size)
+    assert squares[1] == 16 * squares[0]
+    assert lines[1] == 4 * lines[0]
