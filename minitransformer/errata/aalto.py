@@ -184,3 +184,15 @@ def e77() -> Reading:
     before = relative_error(U.mean(0), exponentials)
     after = relative_error((U / U.sum(-1, keepdims=True)).mean(0), softmax(a @ b.T)[0])
     return Reading({"directions": directions, "n": n, "d": d, "before": before, "after": after})
+
+
+def e78() -> Reading:
+    """How far the output of LSH attention moves with its random matrix, and with its queries, which are the keys."""
+    rng = np.random.default_rng(78)
+    Q, V = rng.standard_normal((2, 1, 32, 8))
+    R = rng.standard_normal((2, 8, 2))
+    Y, _ = lsh_attention(Q, V, rotations=R, chunk=8)
+    step = 1e-6
+    by_R, _ = lsh_attention(Q, V, rotations=R + step * rng.standard_normal(R.shape), chunk=8)
+    by_Q, _ = lsh_attention(Q + step * rng.standard_normal(Q.shape), V, rotations=R, chunk=8)
+    return Reading({"moved": float(np.abs(by_R - Y).max()), "queries": float(np.abs(by_Q - Y).max()) / step})

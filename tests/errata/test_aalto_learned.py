@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import minitransformer as mt
 from minitransformer.attention.selected import Reformer, adaptive_span_attention, lsh_attention
 from minitransformer.attention.selected.reformer import hash_buckets, sort_in_rounds
 
@@ -96,3 +97,25 @@ def test_E53_a_key_that_is_its_own_query_would_win():
     assert np.diagonal(A, axis1=-2, axis2=-1).min() > 0.5, "as printed"
     assert not np.diagonal(pullback.A, axis1=-2, axis2=-1).any()
     assert Reformer().rounds > 1, "and several rounds, which the thesis leaves out as well"
+
+
+def test_E78_a_hash_is_drawn_and_not_trained():
+    """Aalto, 2.3.2.
+
+    printed  "the similarity function is trained end-to-end jointly with the network", after "Reformer belongs to this class".
+    wrong    The rotations of Reformer are drawn. They are no parameter that a gradient moves, and could not be: moved a
+             little, they leave every bucket as it is, and so the output, bit for bit.
+    holds    What is hashed is trained: the output moves with the queries, in the same buckets.
+    """
+    rng = np.random.default_rng(78)
+    Q, V = rng.standard_normal((2, 1, 32, 8))
+    R = rng.standard_normal((2, 8, 2))
+    Y, _ = lsh_attention(Q, V, rotations=R, chunk=8)
+    for c in range(8):
+        moved = R.copy()
+        moved[0, c, 0] += 1e-6
+        assert np.array_equal(lsh_attention(Q, V, rotations=moved, chunk=8)[0], Y)
+    other = Q + 1e-6
+    assert np.array_equal(hash_buckets(other[0], R), hash_buckets(Q[0], R))
+    assert not np.array_equal(lsh_attention(other, V, rotations=R, chunk=8)[0], Y)
+    assert mt.tree_size(Reformer().init(rng)) == 0, "nothing of it is learned"

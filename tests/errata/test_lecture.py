@@ -271,3 +271,18 @@ def test_E76_as_a_key_a_token_makes_a_weight_of_another_row():
     raw = np.exp(X @ X.T)
     np.testing.assert_allclose(raw, raw.T)
     np.testing.assert_allclose(w, raw / raw.sum(1, keepdims=True))
+
+
+def test_E79_the_sum_runs_over_all_keys():
+    """Lecture notes, B 2 (1): w_ij = exp w′_ij / Σ_j exp w′_ij, and in words a sum "from 1 to j".
+
+    The j below is another one than the j above. Summed up to the j above, the first weight of every row is 1, and the rest
+    comes on top of it.
+    """
+    X = 0.5 * np.random.default_rng(79).standard_normal((4, 3))
+    raw = np.exp(X @ X.T)
+    up_to_j = np.array([[raw[i, j] / raw[i, : j + 1].sum() for j in range(4)] for i in range(4)])
+    over_all = np.array([[raw[i, j] / sum(raw[i, k] for k in range(4)) for j in range(4)] for i in range(4)])
+    np.testing.assert_allclose(unweighted_attention(X)[1].A, over_all, rtol=1e-12)
+    assert (up_to_j[:, 0] == 1).all()
+    assert (up_to_j.sum(1) > 1.5).all()

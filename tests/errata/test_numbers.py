@@ -62,6 +62,7 @@ HOLDS = {
     "E58": lambda r: r.printed == 1 and r.low < r.high < r.all,
     "E59": lambda r: r.printed > 3 * r.meant,
     "E77": lambda r: r.before < 0.02 and r.after > 0.1,
+    "E78": lambda r: r.moved == 0 and r.queries > 0.1,
     "E61": lambda r: np.allclose((r.sum, r.printed, r.meant), (0.45, 0.405, 0.04)),
     "E62": lambda r: r.convention > 0.5 and r.unread == 0 and r.read > 0.1,
     "E64": lambda r: r.printed == 0 and r.meant > 0.1,
