@@ -197,6 +197,15 @@ def test_distances_are_those_of_a_search(pattern, causal):
     np.testing.assert_array_equal(graph.neighbours(7), np.flatnonzero(pattern(40, 40, causal=causal).mask[7]))
 
 
+@pytest.mark.parametrize("n", [128, 256])
+@pytest.mark.parametrize("radius", [2, 8])
+def test_the_mean_path_of_a_window_is_a_third_of_the_text_in_steps_of_its_radius(n, radius):
+    """Two positions are n/3 apart on average, and the last step is a short one: half a step more, on average."""
+    i = np.arange(n)
+    assert abs(np.abs(i[:, None] - i).mean() - n / 3) < 0.01
+    assert abs(Window(radius).graph(n).average_path() - (n / (3 * radius) + 1 / 2)) < 0.1
+
+
 def test_a_graph_that_one_knows():
     """A ring of n: paths of ⌈(n − 1)/2⌉ … 1, and walk eigenvalues (1 + 2 cos 2πk/n)/3, as each has a loop beside two edges."""
     n = 11
