@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.compressed import memory_compressed_attention
 from minitransformer.figures.style import figure
-from minitransformer.measurements.low_rank import held
+from minitransformer.measurements.low_rank import best_of_rank, held
 from minitransformer.measurements.rows import in_use, unit
 from minitransformer.typing import Array
 
@@ -35,10 +35,9 @@ def matrices(data: dict[str, Any], head: str, sharpness: float, k: int) -> tuple
     Q, K = (np.array(data["heads"][head][name])[None] for name in "QK")
     every, s = np.eye(N)[None], N // k  # values that show the weights
     A = dot_product_attention(sharpness * Q, K, every)[0][0]
-    u, sigma, v = np.linalg.svd(A)
     means = np.full((1, s, WIDTH), 1 / s), np.full((1, s, N), 1 / s)
     merged = memory_compressed_attention(sharpness * Q, K, every, *means)[0][0]
-    return A, (u[:, :k] * sigma[:k]) @ v[:k], merged
+    return A, best_of_rank(A, k), merged
 
 
 def compute(data: dict[str, Any], head: str, sharpness: float, k: int) -> dict[str, Any]:

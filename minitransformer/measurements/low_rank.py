@@ -15,6 +15,15 @@ def held(A: Array) -> Array:
     return sigma.cumsum(-1) / sigma.sum(-1, keepdims=True)
 
 
+def best_of_rank(A: Array, k: int) -> Array:
+    """Σ_{r ≤ k} σ_r u_r v_rᵀ with the k largest singular values: no matrix of rank k is nearer to A, (n, m) to (n, m).
+
+    source   Lecture notes, below Theorem 1, P_low; Eckart and Young 1936
+    """
+    u, sigma, v = np.linalg.svd(A, full_matrices=False)
+    return (u[:, :k] * sigma[:k]) @ v[:k]
+
+
 def random_attention(n: int, d: int, rng: np.random.Generator, *, sharpness: float = 1.0) -> tuple[Array, Array]:
     """Scores Q Kᵀ/√d of random queries and keys, times a sharpness, and their softmax, (n, n) each."""
     Q, K = rng.standard_normal((2, n, d))

@@ -10,7 +10,8 @@ import numpy as np
 
 from minitransformer import check_pullback
 from minitransformer.attention.compressed import linformer_attention, memory_compressed_attention
-from minitransformer.measurements.low_rank import projected_errors, two_sides
+from minitransformer.functional import softmax
+from minitransformer.measurements.low_rank import best_of_rank, projected_errors, two_sides
 
 n, D, d, dv = 6, 5, 3, 2
 
@@ -118,6 +119,33 @@ def test_lecture_linformer_head():
     FV = np.einsum("rj,jb->rb", F, np.array(v))
     np.testing.assert_allclose(Y, attend(q, EK.tolist(), FV.tolist()), rtol=0, atol=1e-13)
     assert pullback.A.shape == (n, k_rows)
+
+
+def test_lecture_low_rank():
+    """Lecture notes, below Theorem 1: P ≈ P_low = Σ_{r ≤ k} σ_r u_r v_rᵀ, with the k largest singular values.
+
+    What is left out has the size √(Σ_{r > k} σ_r²), and no matrix of rank k that we draw is nearer.
+    """
+    rng = np.random.default_rng(4)
+    n, k = 6, 2
+    P, _ = softmax(rng.standard_normal((n, n)))
+    u, sigma, v = np.linalg.svd(P)
+
+    low = np.zeros((n, n))
+    for r in range(k):
+        for i in range(n):
+            for j in range(n):
+                low[i, j] += sigma[r] * u[i, r] * v[r, j]
+
+    np.testing.assert_allclose(best_of_rank(P, k), low, rtol=0, atol=1e-14)
+    assert np.linalg.matrix_rank(low) == k
+    left_out = math.sqrt(sum(sigma[r] ** 2 for r in range(k, n)))
+    np.testing.assert_allclose(np.linalg.norm(P - low), left_out)
+    for _ in range(100):
+        columns = rng.standard_normal((n, k))  # and the best that they can make of P
+        other = columns @ np.linalg.lstsq(columns, P, rcond=None)[0]
+        assert np.linalg.norm(P - other) > left_out
+    np.testing.assert_allclose(best_of_rank(P[:, :4], 4), P[:, :4])
 
 
 def test_lecture_theorem_1():
