@@ -37,9 +37,9 @@ def _refuse_other_signs(name: str, s: Array) -> None:
         raise ValueError(f"{name}: its entries should be −1 or 1")
 
 
-def _side(difference: Array, before: Array) -> Array:
-    """The sign of E(−1) − E(1); where both are equal, a neuron stays as it was."""
-    return np.where(difference == 0, before, np.sign(difference))
+def _side(difference: Array, rounding: Array, before: Array) -> Array:
+    """The sign of E(−1) − E(1); where both are equal, but for rounding, a neuron stays as it was."""
+    return np.where(np.abs(difference) <= rounding, before, np.sign(difference)).astype(before.dtype)
 
 
 def _order(d: int, rng: np.random.Generator | None) -> Array:
@@ -94,6 +94,8 @@ def classical_recall(
 
         s_a ← sign Σ_b W_ab s_b,   since E(s_a = −1) − E(s_a = 1) = 2 Σ_b W_ab s_b
 
+    A neuron on a tie stays as it was; a sum that is no larger than its rounding may be is a tie.
+
     order    "asynchronous": one neuron after another, and no change lets the energy grow; "synchronous": all at once, where a
              pair of states can follow each other for ever
     sweeps   largest number of sweeps over all neurons
@@ -108,12 +110,15 @@ def classical_recall(
     if not np.array_equal(W, W.T) or np.diagonal(W).any():
         raise ValueError("W: it should be symmetric, with zeros on its diagonal")
 
+    exact = W.astype(np.float64)  # so that in float32 only the weights are rounded, and not their sums too
+    rounding = (np.finfo(W.dtype).eps + len(W) * np.finfo(np.float64).eps) * np.abs(exact).sum(-1)
+
     def sweep(s: Array) -> Array:
         if order == "synchronous":
-            return _side(s @ W, s)
+            return _side(s @ exact, rounding, s)
         s = s.copy()
         for a in _order(len(W), rng):
-            s[..., a] = _side(s @ W[a], s[..., a])
+            s[..., a] = _side(s @ exact[a], rounding[a], s[..., a])
         return s
 
     return _until_still(s, sweep, lambda s: classical_energy(W, s), sweeps)
@@ -127,16 +132,19 @@ def _power(z: Array, power: int) -> Array:
     return functools.reduce(np.multiply, [z] * power)
 
 
-def _rises(overlaps: Array, x: Array, power: int | None) -> Array:
+def _rises(overlaps: Array, x: Array, power: int | None) -> tuple[Array, Array]:
     """Σ_j F(o_j + x_j) − F(o_j − x_j), as a number of the same sign: an exponential is taken relative to the largest.
 
     overlaps   of the patterns with all other neurons, (*batch, m)
+    returns    the sum, in float64, and how large rounding can make it where it is zero
     """
-    up, down = overlaps + x, overlaps - x
+    up, down = ((overlaps + sign * x).astype(np.float64) for sign in (1, -1))
     if power is None:
         top = np.maximum(up, down).max(-1, keepdims=True, initial=-np.inf)
-        return (np.exp(up - top) - np.exp(down - top)).sum(-1)
-    return (_power(up, power) - _power(down, power)).sum(-1)
+        terms = np.exp(up - top) - np.exp(down - top)
+    else:
+        terms = _power(up, power) - _power(down, power)
+    return terms.sum(-1), len(x) * np.finfo(np.float64).eps * np.abs(terms).sum(-1)
 
 
 @checked
@@ -189,7 +197,7 @@ def dense_recall(
         s, overlaps = old.copy(), old @ X.T
         for a in _order(X.shape[-1], rng):
             others = overlaps - old[..., a, None] * X[:, a]
-            s[..., a] = _side(_rises(others, X[:, a], power), old[..., a])
+            s[..., a] = _side(*_rises(others, X[:, a], power), old[..., a])
             if order == "asynchronous":
                 overlaps = others + s[..., a, None] * X[:, a]
         return s

@@ -1,5 +1,7 @@
 """Networks of neurons that are −1 or 1: an energy that falls, what is stored, and the memories that are one another."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -49,14 +51,28 @@ def test_all_at_once_two_states_can_follow_each_other_for_ever():
     assert classical_recall(W, s).settled
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("d", [32, 33])
 @pytest.mark.parametrize("order", ["asynchronous", "synchronous"])
-def test_with_squares_the_dense_memory_is_the_classical_one(order):
+def test_with_squares_the_dense_memory_is_the_classical_one(order, d, dtype):
+    """Divided by 33, weights are rounded, and a sum of them that should be zero is not: it has to be a tie still."""
     rng = np.random.default_rng(2)
-    X, s = signs(rng, 11, 32), signs(rng, 4, 32)  # divided by 32, numbers stay exact, and a tie is a tie
+    X, s = signs(rng, 11, d).astype(dtype), signs(rng, 40, d).astype(dtype)
     one = classical_recall(hebbian(X), s, order=order, sweeps=6)
     two = dense_recall(X, s, power=2, order=order, sweeps=6)
     assert np.array_equal(one.states, two.states)
-    assert np.allclose(two.energies, 2 * 32 * one.energies - 11 * 32)
+    assert np.allclose(two.energies, 2 * d * one.energies - 11 * d, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_tie_of_exponentials_is_a_tie_in_any_order_of_the_patterns(dtype):
+    """Four patterns: with the other neurons two overlap by 3, two by −1, and the neuron is 1 in one of each two."""
+    X = np.array([[1, 1, 1, 1], [1, -1, -1, 1], [-1, 1, 1, 1], [-1, -1, -1, 1]], dtype)
+    for order in itertools.permutations(range(4)):
+        for first in (1, -1):
+            s = np.array([first, 1, 1, 1], dtype)
+            found = dense_recall(X[list(order)], s, power=None, order="synchronous", sweeps=1)
+            assert found.states[1, 0] == first
 
 
 @pytest.mark.parametrize("power", [1, 2, 3, 4, 5, None])
