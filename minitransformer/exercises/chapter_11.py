@@ -132,7 +132,9 @@ def a_mask_with_closed_gates(answer):
     with np.errstate(divide="ignore", invalid="ignore"):
         found = real(answer(np.log(alpha)))
     if np.isnan(found).any():
-        raise NotYet("There are NaNs: −∞ − (−∞) is not a number. Which logarithms have to be summed for the pair (i, j)?")
+        raise NotYet(
+            "There are NaNs: −∞ − (−∞) is not a number. Which logarithms have to be summed for the pair (i, j)?"
+        )
     if np.isinf(found).any():
         raise NotYet("There are infinities. An entry of L is a product of gates, from 0 to 1, and not its logarithm.")
     expect(
