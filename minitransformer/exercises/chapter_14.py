@@ -35,7 +35,7 @@ def a_star(answer):
         given[0], [20, 5], "Divide by the number of nodes that the one who looks sees, not the one who is seen.", 0.01
     )
     close(given[0], plain, "How many nodes does the middle see, and how many does one of the others?", 0.01)
-    unless(given[1], plain, "The symmetric form has other weights where the two ends see unequal numbers.", 0.01)
+    unless(given[1], plain, "The symmetric form differs where the two ends see different numbers of nodes.", 0.01)
     close(given[1], symmetric, "The weight at (i, j) is one over the root of the product of both numbers.", 0.01)
 
 
