@@ -21,10 +21,10 @@ from minitransformer.typing import Array, Float, checked
 Layout = Literal["interleaved", "halves"]
 
 
-def must_be_even(width: int) -> None:
-    """Raise ValueError for a width that leaves a sine without its cosine."""
+def must_be_even(width: int, name: str = "width") -> None:
+    """Raise ValueError for a width of this name that leaves a sine without its cosine."""
     if width % 2:
-        raise ValueError(f"width: sines and cosines come in pairs, and {width} is not an even number of columns")
+        raise ValueError(f"{name}: sines and cosines come in pairs, and {width} is not an even number of columns")
 
 
 @checked

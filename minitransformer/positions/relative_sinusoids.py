@@ -19,7 +19,7 @@ from minitransformer.arrays import one_dtype, refuse_indivisible
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, ScoresPullback, linear, scores
 from minitransformer.gather_scatter import merge_heads, refuse_other_heads, split_heads, unbroadcast
-from minitransformer.positions.absolute import sinusoids
+from minitransformer.positions.absolute import must_be_even, sinusoids
 from minitransformer.positions.encoding import ScoreEncoding, refuse_other_width
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import PositiveNumber
@@ -137,7 +137,7 @@ class TransformerXLPositions(RelativeSinusoids):
 
     def __post_init__(self) -> None:
         refuse_indivisible(self.width, self.heads)
-        sinusoids(0, self.width)  # refuses an odd width
+        must_be_even(self.width)
 
     def sizes(self) -> tuple[int, int]:
         return self.heads, self.width // self.heads
@@ -175,7 +175,7 @@ class TENER(RelativeSinusoids):
     scale: PositiveNumber | None = 1.0
 
     def __post_init__(self) -> None:
-        sinusoids(0, self.d)  # refuses an odd width
+        must_be_even(self.d, "d")
 
     def sizes(self) -> tuple[int, int]:
         return self.heads, self.d

@@ -12,7 +12,12 @@ from minitransformer.arrays import one_dtype
 from minitransformer.checks import frozen
 from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import unbroadcast
-from minitransformer.positions.absolute import LearnableSinusoidParams, LearnableSinusoidPullback, LearnableSinusoids
+from minitransformer.positions.absolute import (
+    LearnableSinusoidParams,
+    LearnableSinusoidPullback,
+    LearnableSinusoids,
+    must_be_even,
+)
 from minitransformer.positions.encoding import NoParams, ScoreEncoding, refuse_other_width
 from minitransformer.positions.relative_sinusoids import relative_shift, unshift
 from minitransformer.pullback import Pullback, Tree
@@ -44,13 +49,14 @@ class SinusoidalKeys(ScoreEncoding):
     learn    whether the frequencies are learned (their logarithms, shared by the heads), from 10000^(−2f/d) on
     source   Borealis II, after (12): "pre-defined sinusoidal embeddings have also been used" in (10); figure 4
     cost     O(n (n + m) d) for each head, O(n (n + m)) memory. Can be causal.
+    raises   ValueError for an odd d
     """
 
     d: int
     learn: bool = False
 
     def __post_init__(self) -> None:
-        _ = self._table  # refuses an odd width
+        must_be_even(self.d, "d")
 
     @property
     def _table(self) -> LearnableSinusoids:

@@ -176,7 +176,7 @@ def test_what_they_say_about_themselves():
         (lambda: TransformerXLPositions(12, 5), "width: 12 is not divisible into 5 heads"),
         (lambda: TransformerXLPositions(12, 0), "heads: 0 should be at least 1"),
         (lambda: TransformerXLPositions(9, 3), "width: sines and cosines come in pairs, and 9 is not"),
-        (lambda: TENER(3, 5), "width: sines and cosines come in pairs, and 5 is not"),
+        (lambda: TENER(3, 5), "^d: sines and cosines come in pairs, and 5 is not"),
         (lambda: TENER(0, 4), "heads: 0 should be at least 1"),
         (lambda: TENER(3, 4, scale=0), "scale: 0 should be above 0"),
     ],

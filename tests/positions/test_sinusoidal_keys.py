@@ -46,5 +46,5 @@ def test_scores_depend_on_the_offset_and_tell_before_from_behind(rng):
 
 
 def test_odd_width():
-    with pytest.raises(ValueError, match="pairs"):
+    with pytest.raises(ValueError, match=r"^d: sines and cosines come in pairs, and 5 is not"):
         SinusoidalKeys(5)
