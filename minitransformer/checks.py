@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import re
 import reprlib
 import sys
 import types
@@ -65,7 +66,9 @@ def choose(name: str, value: Any, hint: Any) -> None:
     """Raise TypeError unless the value of a field has the type of its hint, and ValueError unless it is one that is allowed."""
     if not fits(value, bare(hint)):
         kind = bare(hint)
-        wanted = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+        wanted = (
+            kind.__name__ if isinstance(kind, type) else re.sub(r"\b(typing|collections\.abc|numpy)\.", "", str(kind))
+        )
         raise TypeError(f"{name}: {reprlib.repr(value)} should be {wanted}")
     within(name, value, hint)
 
