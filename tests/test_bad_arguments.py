@@ -86,6 +86,7 @@ USUAL = {
     "passages": {"tokens": BYTES, "starts": np.array([0, 4]), "context": 4},
     "place": {"positions": "rope", "width": 8, "heads": 2, "longest": 8},
     "probabilities": {"model": ngrams.fit(BYTES, 2), "text": BYTES},
+    "reach": {"layers": 3, "segment": 4, "memory": 3},
     "read": {"model": MODEL, "params": MODEL.init(RNG), "tokens": np.array([1, 2])},
     "refuse_unknown": {"tokens": np.array([1, 2]), "vocabulary": 7},
     "read_text": {"path": __file__},

@@ -255,6 +255,12 @@ def test_the_context_that_is_reached(layers, segment, memory):
         assert reach(layers, segment, memory) == layers * memory
 
 
+@pytest.mark.parametrize(("name", "sizes"), [("layers", (-1, 4, 4)), ("segment", (1, 0, 4)), ("memory", (2, 4, -1))])
+def test_sizes_that_no_stack_can_have_are_refused(name, sizes):
+    with pytest.raises(ValueError, match=name):
+        reach(*sizes)
+
+
 # ---------------------------------------------------------------------------------------- writing, reading on
 
 
