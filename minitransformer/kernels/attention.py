@@ -6,7 +6,7 @@
             S = scale · K Qᵀ                                 one small matrix, a key a row, a query a column; or c tanh(S/c)
             shrink total and Y by exp(old top − new top)     the largest score so far has changed
             P = exp(S − top);  total += Σ P;  Y += Pᵀ V
-        Y = Y / total,  L = top + ln total                   L is all that the way back needs to find P again
+        Y = Y / total,  L = top + ln total                   L is all that the backward pass needs to find P again
 
 Why this is fast. A tile of scores (16 KiB in float32) stays in the first-level cache: it is made, exponentiated and used up
 there, where the matrix A passes to or from memory ten times in NumPy (chapter 17 counts). With the queries side by side, the
@@ -14,7 +14,7 @@ maximum and the sum over keys run down columns, so 4, 8 or 16 queries (as many a
 by one instruction. Memory is linear in n, and half of the work falls away when attention is causal, because tiles that
 nobody sees are skipped.
 
-The way back makes each tile again from L, P = exp(S − L), now with a query on each row and 64 keys side by side:
+The backward pass makes each tile again from L, P = exp(S − L), now with a query on each row and 64 keys side by side:
 
     for each tile of 64 keys, in parallel; for each tile of 64 queries that see some of them:
         P = exp(S − L);  dS = P ⊙ (dY Vᵀ − D)                D_i = ⟨dy_i, y_i⟩, which is Σ_j P_ij dP_ij; times 1 − (S/c)²
@@ -22,8 +22,8 @@ The way back makes each tile again from L, P = exp(S − L), now with a query on
 
 Sparse attention is the same loop over a list of tiles: local, window, dilated, strided, global, BigBird, and whatever has been
 sorted. A tile costs what it costs in dense attention; there are fewer. For a tile at an edge of the pattern, a mask of 64 × 64
-says which pairs count; a quarter without any is left out, as it is on the diagonal of causal attention. The way back takes the
-same list, sorted by keys instead of queries.
+says which pairs count; a quarter without any is left out, as it is on the diagonal of causal attention. The backward pass takes
+the same list, sorted by keys instead of queries.
 
 No two tasks write to the same place, and sums are always taken in the same order: the same input gives the same bits,
 whatever the number of threads. To walk through these loops with a debugger set NUMBA_DISABLE_JIT=1.
@@ -69,7 +69,7 @@ from minitransformer.typing import Array
 LOG2E = math.log2(math.e)
 LONG = 2**17  # numbers in the keys, or values, of a few queries: with more, the heads are shared among threads
 PART = 1024  # keys of a few queries that are one task, at the least
-FAINT = -64  # a weight below 2⁻⁶⁴ counts as zero on the way back, see `weights_and_slopes`
+FAINT = -64  # a weight below 2⁻⁶⁴ counts as zero in the backward pass, see `weights_and_slopes`
 
 # ------------------------------------------------------------------------------------------ what loops are given
 
@@ -102,7 +102,7 @@ class Pairs(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the way back starts from, with the batch axes as one. D_i = ⟨dy_i, y_i⟩."""
+    """What the backward pass starts from, with the batch axes as one. D_i = ⟨dy_i, y_i⟩."""
 
     Q: Array
     K: Array
@@ -113,7 +113,7 @@ class Known(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What the way back fills: dQ (parts, B, tiles, panels, LANES, LANES), dK (B, m, d), dV (B, m, dv) and
+    """What the backward pass fills: dQ (parts, B, tiles, panels, LANES, LANES), dK (B, m, d), dV (B, m, dv) and
     dbias (parts, B, n + m − 1 + 128, or 0).
 
     B counts the heads of Q: where heads share keys, what each of them gives to dK and dV is summed afterwards.

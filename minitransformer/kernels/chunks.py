@@ -14,7 +14,7 @@ for 64 of them, and everything is a product of small matrices, which is what a c
 extra work, and no memory. While S is small enough to stay in the first-level cache, the recurrence needs none of this: scan.py
 has it, for r and dv of at most 64 where each query has a key beside it, and for whatever goes on from a state.
 
-S before each chunk is remembered: n/64 matrices of r × dv, r/64 times as many numbers as V has. The way back starts from
+S before each chunk is remembered: n/64 matrices of r × dv, r/64 times as many numbers as V has. The backward pass starts from
 the last chunk, with G = Σ_i a_i dn_i⁺ᵀ over the queries after the chunk. It takes D along as one more column of N: dN⁺ is
 [dN, dD], C⁺ is [C, 1] and S⁺ is [S, z].
 
@@ -25,7 +25,7 @@ the last chunk, with G = Σ_i a_i dn_i⁺ᵀ over the queries after the chunk. I
         G += Aᵀ dN⁺
 
 S is never found again by subtraction. When attention is not causal, all of B and C goes into S before the first chunk is read;
-on the way back dB and dC are made from G after the last chunk.
+in the backward pass dB and dC are made from G after the last chunk.
 """
 
 import math

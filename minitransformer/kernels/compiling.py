@@ -138,7 +138,7 @@ def _of_all_sources(loop: Any) -> Any:
 
 
 def _keep(file: Any, key: Any, data: Any) -> None:
-    """Write a loop to the disk, in a file named after its arguments and source, and then the index of the loop's function.
+    """Save a loop on disk, in a file named after its arguments and source, and then the index of the loop's function.
 
     (Numba counts files, and writes the index first: two processes that count the same number mix up their loops, and one that
     is killed in between leaves an index that leads to what an older source was compiled to.)

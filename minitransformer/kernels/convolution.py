@@ -5,8 +5,8 @@
             a = softmax(S_ih)                            K numbers; or a is given
             y_i = Σ_s a_s x_{i − left + s}               one row of a head, over those taps s that fall on a token
 
-On the way back da_s = ⟨dy_i, x_{i − left + s}⟩ and dS = a ⊙ (da − ⟨da, a⟩); and every token j collects from the outputs that have
-read it: dx_j = Σ_s a_{j + left − s, s} dy_{j + left − s}. No task writes where another does, and no sum depends on the threads.
+In the backward pass da_s = ⟨dy_i, x_{i − left + s}⟩ and dS = a ⊙ (da − ⟨da, a⟩); and every token j collects from the outputs that
+have read it: dx_j = Σ_s a_{j + left − s, s} dy_{j + left − s}. No task writes where another does; no sum depends on the threads.
 
 Why this order is fast. Nothing is unfolded: a row of x is read K times while it is in the nearest cache, where a matrix of
 windows, (n K, D), would be written to memory and read again. Four taps are added at a time, so that y is read and written once

@@ -93,7 +93,7 @@ def between_meetings(q, dq, k, dk, looked_up, met, nothing, Y, queue):
 
 
 def exponentials(X: Array, Y: Array, queue: Array) -> None:
-    """Y = exp X, in parts. Not compiled: NumPy's exp takes many numbers at once, and leaves the interpreter free too."""
+    """Y = exp X, in parts. Not compiled: NumPy's exp takes many numbers at once, and releases the GIL, too."""
     for part in one_by_one(queue, queue[1]):
         start, stop = cut(len(X), part, queue[1])
         np.exp(X[start:stop], out=Y[start:stop])

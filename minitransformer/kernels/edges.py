@@ -8,7 +8,7 @@
 
 Why this is fast. All heads of a row lie in one piece, so an edge fetches one piece of memory and uses all of it; what a framework
 writes out for each edge (two gathered rows, their sum, a weighted row) never leaves the first-level cache. Nothing is added where
-another task adds: a row belongs to one task, and on the way back the same edges are walked through in the order of their columns.
+another task adds: a row belongs to one task, and in the backward pass the same edges are taken in the order of their columns.
 So no sum waits for another core, and none depends on how many there are.
 
 An edge may lead to any row, and no processor guesses which: the rows that an edge needs are asked for while the four before it
@@ -44,7 +44,7 @@ LOG2E = math.log2(math.e)
 if numba.config.DISABLE_JIT:
 
     def fetch_line(X, i, c):
-        """Nothing: plain Python has no way to ask for what it needs later."""
+        """Does nothing: plain Python can't ask for what it needs later."""
 
 
 @inside

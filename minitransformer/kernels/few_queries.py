@@ -7,7 +7,7 @@
 
 Why this is fast. There is nothing to reuse: each key and each value is read once, for a few operations on each number,
 so the time is that of reading them from memory. A tile of 64 queries, one of them real, would do 64 times the arithmetic.
-The way back is that of the tiles (minitransformer/kernels/attention.py).
+The backward pass is that of the tiles (minitransformer/kernels/attention.py).
 """
 
 import math
@@ -146,7 +146,7 @@ def merge_parts(Y, L):
 def retrieve(Q, K, V, m, scale, steps, tolerance, Y, queue):
     """Fill Y: a query moves among the keys until it stands still, or has been compared with them `steps` times; it reads then.
 
-    Q (B, n, d) are the last n of m positions; it is `hopfield_attention` without a way back, with the square of its `tolerance`.
+    Q (B, n, d) are the last n of m positions; it is `hopfield_attention` without a pullback, with the square of its `tolerance`.
     A task for each head.
     """
     n, sharing, no_bias = Q.shape[1], len(Q) // len(K), np.empty((1, 0), Q.dtype)

@@ -5,7 +5,7 @@
     gated_feed_forward      (f(x U₁ + b₁) ⊙ (x U₂ + b₂)) W + b
 
 Why this is fast. A row has so little arithmetic that the calls around it take longer: here each layer is one call with one
-result, and nothing is remembered for a way back. For each x, W is read once, row by row, and the sums run along its rows.
+result, and nothing is remembered for a backward pass. For each x, W is read once, row by row, and the sums run along its rows.
 """
 
 import numpy as np

@@ -5,7 +5,7 @@
     code      what only loops call is a part of their code: it gets none of its own, which nobody would run
     copies    where a function becomes a part of another, Numba copies it twice, and all its names anew for each of its blocks
 
-What a reader compiles in the same process is compiled as ever. With NUMBA_OPT the level is the reader's own. Nothing is left out
+What a reader compiles in the same process is compiled as usual. With NUMBA_OPT the level is the reader's own. Nothing is left out
 in a version of Numba that has other names for these, nor in one whose LLVM needs them: with that of Numba 0.61 the loops of
 attention would lose a fifth of their speed.
 """

@@ -75,7 +75,7 @@ def panels_with_bias(W, b):
 
 @inside
 def columns_of_some_rows(X, dY, start, stop, C, db):
-    """C[c] = Xᵀ (panel c of dY) and db += Σ dY, over the rows start … stop − 1, of which there is at least one."""
+    """C[c] = Xᵀ (panel c of dY) and db += Σ dY, over the rows start … stop − 1, at least one."""
     B = tiles(len(C), LANES, X)
     D, spare = X.shape[1], tile(LANES, X)
     # the columns from here on are copied first, with zeros up to a multiple of four

@@ -290,7 +290,7 @@ def _columns(fading, second, vectors_in_row, builder, number, size, arrays, posi
 
 
 def _fetches(numbers):
-    """Code that lets so many numbers, from X[t, c] on, come into the cache while other work goes on. There may be no such row."""
+    """Code that lets some numbers, from X[t, c] on, come into the cache while other work goes on. There may be no such row."""
 
     def typing(typingctx, X, t, c):
         def code(context, builder, signature, arguments):

@@ -3,12 +3,12 @@
     for each row x, in parallel:                             one after another, if the array is small
         numbers of the row: its mean, root, top …            a pass over a row that is in the first-level cache
         y = what the definition makes of x and these         another pass, while it is still there
-    on the way back
+    in the backward pass
         x̂ or P is found again from x and the numbers;  dx = …
         dγ and dβ are sums over the rows, in 32 parts        in one, if the array is small
 
 Why this is fast. A row comes from memory once and its result goes there once, where NumPy writes and reads an array for
-every step of the formula. All that is remembered beside the arguments is one or two numbers for each row.
+every step of the formula. All that is remembered besides the arguments is one or two numbers for each row.
 
 A sum along a row may be taken in any order (`any_order`), because the compiler can then keep many partial sums side by side
 in a register. Loops of this kind hold no `exp2`, whose rounding trick needs the written order. The order is fixed when they

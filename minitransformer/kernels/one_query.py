@@ -84,7 +84,7 @@ def _rooms(past: Any, heads: tuple[int, ...], *widths: int) -> tuple[Any, Array,
 def fade_and_attend(
     Q: Array, K: Array, V: Array, logits: Array, c: Array, past: Any, scale: float
 ) -> tuple[Array, Any, Array] | None:
-    """(Y, keys and values with one row more, c after it) of one token; None for what has to go the usual way."""
+    """(Y, keys and values with one row more, c after it) of one token; None if this loop can't do it."""
     heads, dtypes = V.shape[:-2], {X.dtype for X in (Q, K, V, logits, past.K, past.V)}
     fits = (c.shape, c.dtype, logits.shape, len(dtypes)) == (heads, np.float64, (*heads, 1, 1), 1)
     if not fits or (rooms := _rooms(past, heads, 3 + K.shape[-1], V.shape[-1])) is None:
@@ -100,7 +100,7 @@ def fade_and_attend(
 def attend_and_differ(
     Q: Array, K: Array, V: Array, past: Any, lambda_: Any, left: Any, gain: Array, eps: float
 ) -> tuple[Array, Any] | None:
-    """(Y, keys and values with one row more) of one token; None for what has to go the usual way."""
+    """(Y, keys and values with one row more) of one token; None if this loop can't do it."""
     (*batch, H, _, d), dtypes = V.shape, {X.dtype for X in (Q, K, V, past.K, past.V, gain)}
     fits = (Q.shape, K.shape, gain.shape, H % 2, len(dtypes)) == (V.shape, V.shape, (2 * d,), 0, 1)
     if not fits or (rooms := _rooms(past, (*batch, H // 2), 2 * d, 2 * d)) is None:

@@ -589,7 +589,7 @@ def _seen(core: Any, own: list[Any], end: int, m: int) -> tuple[Array, int]:
 
 
 def _beside_scores(core: Any, own: list[Any], keys: int, heads: int, X: Array) -> Any:
-    """Bias, sinks and cap of `through_blocks` for so many keys; None if an array has another shape or dtype than it should.
+    """Bias, sinks and cap of `through_blocks` for this many keys; None if an array has another shape or dtype than it should.
 
     They are looked at anew for each token, since a reader may have changed the parameters where they stand.
     """
@@ -612,7 +612,7 @@ def _beside_scores(core: Any, own: list[Any], keys: int, heads: int, X: Array) -
 
 
 def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...]) -> tuple[Array, Any] | None:
-    """`Block.step` of all blocks, which are like this one, for one token of each sample, X (*batch, 1, D); None if it can't be.
+    """`Block.step` of all blocks, which are like this one, for one token of each sample, X (*batch, 1, D); None if impossible.
 
     The states are those of softmax attention: keys and values, all or those that its pattern sees; they get one row more.
     """
@@ -639,7 +639,7 @@ def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, 
 def _through_memories(
     found: Known, own: Memories, rows: Array, batch: tuple[int, ...], states: tuple[Any, ...], angles: Any, network: Any
 ) -> tuple[Array, Any] | None:
-    """X (B, D) after all blocks, whose cores have the memories in `states`, and the longer states; None if it can't be."""
+    """X (B, D) after all blocks, whose cores have the memories in `states`, and the longer states; None if it can't be done."""
     attention, numbers, sums, length = found.block.attention, own.numbers, own.way[2] >= 0, states[0].length
     if sums:  # of features, which may depend on the position
         how = attention.core.for_loops(found.params[0].attention.core, attention.d, length)

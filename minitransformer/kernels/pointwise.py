@@ -3,7 +3,7 @@
     for each part of the array, four for each thread, in parallel:       one part if the array is small
         for each entry x of the part:
             y = f(x)                                         4, 8 or 16 entries to an instruction
-    on the way back
+    in the backward pass
             dx = f′(x) dy                                    f′ is found again from x; nothing else is remembered
 
 Why this is fast. An array that does not fit into the cache is read and written at the speed of memory, which is far

@@ -294,7 +294,7 @@ def number_of(how: Any, d: int) -> int:
 def sum_features(Q: Array, K: Array, V: Array, S: Array, z: Array, how: Any) -> tuple[Array, Array, Array] | None:
     """(Y, S, z) after one token of `kernel_attention_step`, from queries and keys; `how` is a `Features` of that module.
 
-    None for what has to go the usual way: a state that takes two threads, or of another shape, or another dtype.
+    None if the loop can't do it: a state that takes two threads, or of another shape, or another dtype.
     """
     heads, d, r = V.shape[:-2], K.shape[-1], number_of(how, K.shape[-1])
     W = np.empty((1, 0, d), V.dtype) if how.W is None else how.W

@@ -7,12 +7,12 @@
 
     in_parallel(tasks, loop, …)                          loop(…, queue) on every thread
 
-A compiled loop leaves the interpreter free, so Python's own threads will do. A queue is three numbers: the next task, into how
-many parts an array is cut, and whether the caller has left the loop. To claim a task is one instruction, and no core can come in
-between. (Threads that fetch their tasks from Python meet in the interpreter, and wait 50 µs to be woken.) There is a helper for
-each further core, made at the first use; between two jobs it sleeps. To wake it takes 50 µs, in which a core makes three products
-of 128 × 128; so a helper looks for the next job for a while (`LOOKS`) before it sleeps, and a thread that waits for a helper does
-the same. From time to time it offers its core to others that may wait for one.
+A compiled loop releases the lock of the interpreter (the GIL), so Python's own threads will do. A queue is three numbers: the
+next task, into how many parts an array is cut, and whether the caller has left the loop. To claim a task is one instruction, and
+no core can come in between. (Threads that fetch their tasks from Python meet at the GIL, and wait 50 µs to be woken.) There is a
+helper for each further core, made at the first use; between two jobs it sleeps. To wake it takes 50 µs, in which a core makes
+three products of 128 × 128; so a helper looks for the next job for a while (`LOOKS`) before it sleeps, and a thread that waits
+for a helper does the same. From time to time it offers its core to others that may wait for one.
 
 No task writes where another one does, and no sum depends on who takes which task: the same bits on any number of threads.
 There are as many threads as NUMBA_NUM_THREADS says, or else as this process has cores; one if NUMBA_DISABLE_JIT makes plain
@@ -202,7 +202,7 @@ def halves(flags, me, step):
 
 @compiled
 def watch(flags, looks):
-    """Wait until all flags are up, and return True; after so many looks give up, and return False."""
+    """Wait until all flags are up, and return True; after this many looks give up, and return False."""
     for i in range(len(flags)):
         while look(flags, i) == 0:
             looks -= 1
@@ -215,9 +215,9 @@ def watch(flags, looks):
 
 @compiled
 def leave(its_queue, idle, looks):
-    """`watch` all helpers; but first tell them that the caller has left its loop, now that it does not hold the interpreter.
+    """`watch` all helpers; but first tell them that the caller has left its loop, now that it does not hold the GIL.
 
-    Who asks for the interpreter while another thread holds it sleeps, and is woken 40 µs later. Of two threads that end together,
+    A thread that asks for the GIL while another holds it sleeps, and is woken 40 µs later. Of two threads that end together,
     as after `halves`, a helper would ask just then; so it waits for this.
     """
     claim(its_queue[2:])
@@ -226,9 +226,9 @@ def leave(its_queue, idle, looks):
 
 @compiled
 def wait_for(bell, queues, idle, place, looks):
-    """Raise the flag of this idle helper, now that it does not hold the interpreter; then wait for its bell, but not forever.
+    """Raise the flag of this idle helper, now that it does not hold the GIL; then wait for its bell, but not forever.
 
-    The thread that has rung holds the interpreter until its own loop begins; so wait, too, until a task of its queue is claimed.
+    The thread that has rung holds the GIL until its own loop begins; so wait, too, until a task of its queue is claimed.
     """
     idle[place] = 1
     if watch(bell, looks):

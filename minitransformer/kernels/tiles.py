@@ -76,7 +76,7 @@ def tile(rows, like):
 def plain_loops():
     """Whether products are made by plain loops, and not by the micro-kernel: the argument `loops` of a product.
 
-    It is looked at when a product is made, so all that stands around the products is compiled once for both tiers.
+    A loop is told when it is called, so everything around its products is compiled once for both tiers.
     """
     return current() != "micro"
 
