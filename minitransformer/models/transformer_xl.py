@@ -20,7 +20,7 @@ from minitransformer.models.block import Block
 from minitransformer.models.stack import Stack, StackParams, StackPullback
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import NonNegative, Repeats, so_many
+from minitransformer.ranges import NonNegative, Rounds, so_many
 from minitransformer.registry import name_of
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -34,7 +34,7 @@ def remember(before: Array | None, H: Array, longest: int) -> Array:
 
 
 @checked
-def reach(layers: Repeats, segment: int, memory: NonNegative) -> int:
+def reach(layers: Rounds, segment: int, memory: NonNegative) -> int:
     """How many tokens before its segment can have an effect on a row, after this many layers and enough segments.
 
     One layer looks back M rows. Each of these was made in a segment of its own, from whose start the layer below looks back
