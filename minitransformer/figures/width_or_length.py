@@ -61,7 +61,7 @@ def draw(data: WidthOrLength) -> Figure:
         ax.set_yticks([1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5], ["1", "0.1", "0.01", "0.001", "0.0001", "0.00001"])
     colours = {line.get_label(): line.get_color() for line in axes[0].lines}
     for ax, x, y, name in (
-        (axes[0], 46, 0.5, "all heads,"),
+        (axes[0], 53, 0.5, "all heads,"),
         (axes[0], 64, 0.5, "Linformer"),
         (axes[0], 14, 0.08, "latent"),
         (axes[1], 64, 0.25, "all heads"),
