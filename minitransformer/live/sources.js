@@ -52,7 +52,7 @@
     function draw() {
       const { before, now, changed } = compute(source, words, came_from), count = changed.reduce((a, b) => a + b)
       choices.forEach(choice => choice.setAttribute("aria-pressed", choice.textContent === source))
-      other.textContent = `make “${vocabulary[words[place]]}” another word`
+      other.textContent = `replace “${vocabulary[words[place]]}” by another word`
       swap.textContent = place + 1 < n ? `swap it with “${vocabulary[words[place + 1]]}”` : `swap it with the first, “${vocabulary[words[0]]}”`
       then.replaceChildren(...matrix(before, sentence, -1), svg("text", { x: 0, y: 12, style: "font-weight:600" }, "before"))
       art.replaceChildren(...matrix(now, words, place), svg("text", { x: 0, y: 12, style: "font-weight:600" }, "now"),
