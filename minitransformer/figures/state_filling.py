@@ -54,7 +54,7 @@ def data() -> StateFilling:
 
 
 def draw(data: StateFilling) -> Figure:
-    """Above the states, z as a last column apart; below the bytes."""
+    """Above the states, z as a separate last column; below the bytes."""
     fig, axes = figure(3, 2, height=10.5, gridspec_kw={"height_ratios": (1, 1, 1.4)})
     largest = max(np.abs(data.S).max(), data.z.max())
     for ax, t in zip(axes[:2].flat, SHOWN, strict=True):
