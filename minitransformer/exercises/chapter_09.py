@@ -164,7 +164,7 @@ def rounds_that_overlap(answer):
         right,
         "What weight does a pair get that two rounds see? It should have the one that it has in a single softmax.",
         (twice, "As printed, a pair that N rounds see weighs N times as much as it should."),
-        (cut, "Taking N off a score divides its weight by e to the N, and not by N."),
+        (cut, "Subtracting N from a score divides its weight by e to the N, and not by N."),
         (np.mean(each, 0), "Rounds do not weigh the same: the more they see, the more they count."),
     )
 
@@ -223,7 +223,7 @@ def back_without_a_memory(answer):
 
 @exercise("9.9")
 def query_and_key_at_once(answer):
-    """Attention with shared queries and keys, without oneself: (Q, V) to (Y, pullback)."""
+    """Attention with shared queries and keys, in which no word sees itself: (Q, V) to (Y, pullback)."""
     rng = np.random.default_rng(99)
     Q, V, dY = rng.standard_normal((3, 2, 3, 5, 4))
     K, others = Q / np.linalg.norm(Q, axis=-1, keepdims=True), ~np.eye(5, dtype=bool)
