@@ -134,7 +134,7 @@ class Table:
         told = [
             f"from {_two_digits(n)} tokens on" if n else f"never, up to {max(row.cost):,}" for n in (forwards, both)
         ]
-        return f"forwards {told[0]}; with the way back {told[1]}"
+        return f"forwards {told[0]}; with the backward pass {told[1]}"
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -235,7 +235,7 @@ def test_the_lengths_from_which_a_kind_pays_in_words(found):
     assert words["linear"] == "from 1,024 tokens on"
     assert words["gat"].startswith("never, up to ")
     one = r"(never, up to \d+,\d+|from \d+,\d+ tokens on)"
-    assert re.fullmatch(rf"{one}|forwards {one}; with the way back {one}", words["routing"])
+    assert re.fullmatch(rf"{one}|forwards {one}; with the backward pass {one}", words["routing"])
     assert found.paying(Row("new", found.rows["linear"].part)) == "not measured yet"
 
 
