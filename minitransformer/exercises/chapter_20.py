@@ -36,10 +36,10 @@ def two_qualities(answer):
     recall, text = (0.5 - 0.2) / (0.8 - 0.2), (2.9 - 3.5) / (2.7 - 3.5)
     expect(
         answer, [(recall + text) / 2, recall], "Of each task: how far has it come from the bag to the best? Then the mean.",
-        ([(recall + text) / 2, recall / 2], "A task that a kind was not run on is no zero: the mean is over the others."),
+        ([(recall + text) / 2, recall / 2], "A task that a kind was not run on is not a zero: the mean is over the others."),
         ([(recall - text) / 2, recall], "In the text less is better, above the line and below it."),
         ([(recall + 1 - text) / 2, recall], "In the text less is better: how far is it from the bag?"),
-        ([(0.5 / 0.8 + 2.7 / 2.9) / 2, 0.5 / 0.8], "The bag of tokens counts as nothing learned: take it away first."),
+        ([(0.5 / 0.8 + 2.7 / 2.9) / 2, 0.5 / 0.8], "The bag of tokens counts as nothing learned: subtract it first."),
         tolerance=0.01,
     )  # fmt: skip
 
@@ -113,7 +113,7 @@ def three_wishes(answer):
 
 @exercise("20.4")
 def moved_by_the_way_back(answer):
-    """Of kinds that pay from somewhere on: how many earlier, how many later with the way back."""
+    """Of kinds that pay from somewhere on: how many earlier, how many later with the backward pass."""
     found = measured()
     pairs = [(found.pays_from(row, FORWARDS) or math.inf, found.pays_from(row, BOTH) or math.inf) for row in found]
     both = [pair for pair in pairs if math.inf not in pair]
@@ -156,7 +156,7 @@ def on_the_front(answer):
         expect(
             answer(time, quality), ~passes.any(0),
             "A kind is passed if another is as fast and as good, and more so in one of the two. True for all that are not.",
-            (~(quicker & better).any(0), "Nobody is on your front: is each kind compared with itself?"),
+            (~(quicker & better).any(0), "No kind is on your front: is each kind compared with itself?"),
             (passes.any(0), "These are the kinds that are passed, and the others form the front."),
             (~strictly.any(0), "Of two that are equally fast the better one passes the other, and so with equally good ones."),
         )  # fmt: skip
@@ -176,7 +176,7 @@ def noise_of_a_difference(answer):
             (2 * np.sqrt(variance / seeds), "A difference of two means has the error of both."),
             (2 * np.sqrt(2 * variance), "That is for single scores. What is the error of a mean of them?"),
             (np.sqrt(2 * variance / seeds), "That is the standard error itself; noise is twice as much."),
-            (2 * np.sqrt(2 * scores.var(ddof=1) / seeds), "That kinds differ is no noise: the variance is that within each."),
+            (2 * np.sqrt(2 * scores.var(ddof=1) / seeds), "That kinds differ is not noise: the variance is that within each."),
             (2 * np.sqrt(2 / seeds) * scores.std(1, ddof=1).mean(), "Pool variances, and take the root after that."),
         )  # fmt: skip
 

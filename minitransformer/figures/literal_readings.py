@@ -1,6 +1,6 @@
-"""How far off a layer is that follows what is printed: each erratum that is computed both ways, on an example of its own.
+"""How far off a layer is if it follows what is printed: each erratum that is computed both ways, on an example of its own.
 
-A mark is ‖printed − meant‖/‖meant‖ of what the layer says. At 1 it is as far off as an answer of zeros.
+A mark is ‖printed − meant‖/‖meant‖ of the layer's output. At 1 it is as far off as an answer of zeros.
 """
 
 from typing import NamedTuple

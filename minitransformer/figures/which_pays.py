@@ -39,8 +39,8 @@ def data() -> WhichPays:
 def draw(data: WhichPays) -> Figure:
     """Named above, in one row: the kinds that take less time than dense attention from about the shortest text on.
 
-    A row for each of the others. A bar begins where a pass with its way back takes less time than that of dense attention, the
-    stroke stands where a forward pass alone does; a grey cross, at the longest text that was run: with its way back it never did.
+    A row for each of the others. A bar begins where a training step takes less time than that of dense attention, the
+    stroke stands where a forward pass alone does; a grey cross, at the longest text that was run: in training it never did.
     """
     fig, ax = figure(width=11.75, height=9.8)
     at_once = (data.pays < ABOUT * LENGTHS[0]).all(1)  # never for NaN
