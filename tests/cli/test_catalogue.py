@@ -102,7 +102,10 @@ def test_causality_and_memory_are_told(monkeypatch):
     assert "causal: yes; remembers keys and values; positions: any" in said["softmax"]
     assert "causal: never; can't decode" in said["linformer"]
     assert "causal: values only; reads all again" in said["reformer"]
-    assert "causal: always" in said["sinks"]
+    assert "causal: always; remembers the first 4 and the last 64 keys" in said["sinks"]
+    assert "remembers the last 33 keys and values" in said["window"]
+    assert "positions: at the embeddings, rope" in " ".join(attentions("linear").split())
+    assert "needs β from X" in " ".join(attentions("delta").split())
 
 
 def test_each_kind_says_from_which_length_on_it_is_faster():
