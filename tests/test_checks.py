@@ -36,7 +36,7 @@ from minitransformer.positions import Encoding, place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.pullback import NoParams, tree_get, tree_items, tree_map, tree_set
 from minitransformer.ranges import Degree, Part, bare
-from minitransformer.related import GRU, CapsuleClassifier, Capsules, edges_of
+from minitransformer.related import GRU, LSTM, CapsuleClassifier, Capsules, edges_of
 
 pytestmark = pytest.mark.each_value
 
@@ -196,6 +196,7 @@ def layers():
     yield "model of one block", LanguageModel(7, 8, 8, 2, 2, stack="universal")
     yield "translator", EncoderDecoder(7, 8, 8, 1, 2)
     yield "GRU", GRU(4, 8)
+    yield "LSTM", LSTM(4, 8)
     yield "capsules", Capsules(4, 3, 4, 2)
     yield "capsule classifier", CapsuleClassifier(3, 5, 2, 1, 2, 3, 4)
 

@@ -11,7 +11,7 @@ from minitransformer.errata.reading import Reading, relative_error
 from minitransformer.functional import softmax
 from minitransformer.positions import sinusoids
 from minitransformer.pullback import random_like
-from minitransformer.related import GRU, After
+from minitransformer.related import GRU, LSTM, After, GRUParams, LSTMParams
 from minitransformer.typing import Array
 
 
@@ -116,3 +116,17 @@ def e66() -> Reading:
     silent = p._replace(W_v=np.where(np.arange(d) < d // 2, p.W_v, 0))  # the second head says nothing
     (Y, _), (Z, _) = attention(p, H), attention(silent, H)
     return Reading({"printed": float(alone), "meant": relative_error(Z[:, : d // 2], Y[:, : d // 2])})
+
+
+def e80() -> Reading:
+    """The states of an LSTM and those of the printed update, with the same weights; and what they hold where all is near 1."""
+    rng, n = np.random.default_rng(80), 9
+    lstm = LSTM(3, 4)
+    p = random_like(lstm.init(rng, np.float64), rng)
+    X = rng.standard_normal((n, 3))
+    printed, _ = GRU(3, 4)(GRUParams(*p.c, *p.u), X)
+    near_one = p.c._replace(W=0 * p.c.W, U=0 * p.c.U, b=np.full(4, 9.0))
+    _, pullback = lstm(LSTMParams(near_one, near_one, near_one, near_one), X)
+    average, _ = GRU(3, 4)(GRUParams(*near_one, *near_one), X, np.ones(4))
+    states = relative_error(printed, lstm(p, X)[0])
+    return Reading({"states": states, "cell": pullback.cells[-1, 0], "tokens": n, "average": average[-1, 0]})

@@ -45,6 +45,7 @@ from minitransformer.related.hopfield_layers import (
 )
 from minitransformer.related.hypernetwork import attention_weights
 from minitransformer.related.ladder import After, Alike, Attend, Candidates, FreeWeights, rungs
+from minitransformer.related.lstm import LSTM, LSTMParams
 from minitransformer.related.modern_hopfield import Hopfield, hopfield_attention, hopfield_energy
 from minitransformer.related.rnn import RNN, RNNParams
 from minitransformer.related.synthesizer import Synthesizer, SynthesizerParams
@@ -54,6 +55,7 @@ __all__ = [
     "GAT",
     "GMLP",
     "GRU",
+    "LSTM",
     "RNN",
     "After",
     "Alike",
@@ -81,6 +83,7 @@ __all__ = [
     "HopfieldAssociation",
     "HopfieldLookup",
     "HopfieldPooling",
+    "LSTMParams",
     "LightweightConvolution",
     "LookupParams",
     "PoolingParams",

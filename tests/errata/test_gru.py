@@ -13,7 +13,7 @@ from minitransformer.functional import softmax
 from minitransformer.models import Block
 from minitransformer.positions import LearnedPositions, sinusoids
 from minitransformer.pullback import chain, random_like, tree_map
-from minitransformer.related import GRU, After, Attend, gru_coefficients
+from minitransformer.related import GRU, LSTM, After, Attend, gru_coefficients
 
 D, d, n = 3, 4, 5
 
@@ -188,3 +188,27 @@ def test_E66_a_nonlinearity_per_head_is_not_the_transformer():
     block = Block.of(d, heads, 7)
     silent = tree_map(np.zeros_like, block.init(rng, np.float64))
     assert np.array_equal(block(silent, X)[0], X)  # the residuals: with every weight zero, a block passes X on
+
+
+def test_E80_an_LSTM_adds_to_its_cell():
+    """From GRU to attention, before the first equation.
+
+    printed  "A key idea behind LSTM and GRU is the additive update of the hidden vector", h_t = u_t ⊙ h_{t−1} + (1 − u_t) ⊙ h̃_t.
+    wrong    In an LSTM the hidden vector is made anew from the cell at every token, and a closed gate makes it 0.
+    holds    The cell is added to, and what it keeps and what it takes in need not sum to one.
+    """
+    rng = np.random.default_rng(8)
+    lstm = LSTM(D, d)
+    p = random_like(lstm.init(rng, np.float64), rng)
+    X = rng.standard_normal((n, D))
+    H, pullback = lstm(p, X)
+    c, u, t, _ = pullback.opened
+    before, cells = np.vstack([np.zeros((1, d)), H[:-1]]), pullback.cells
+    assert np.abs(H - (u * before + (1 - u) * c)).max() > 0.1
+    assert np.abs(cells[1:] - (u * cells[:-1] + (1 - u) * c)).max() > 0.1
+    np.testing.assert_allclose(cells[1:] - u * cells[:-1], t * c, rtol=0, atol=1e-15)
+
+    closed = p._replace(o=p.o._replace(b=np.full(d, -800.0)))
+    H, pullback = lstm(closed, X)
+    assert not H.any()
+    assert np.abs(pullback.cells[1:]).min() > 1e-4  # the cell has kept what it was given

@@ -68,6 +68,7 @@ HOLDS = {
     "E64": lambda r: r.printed == 0 and r.meant > 0.1,
     "E65": lambda r: (r.channels, r.of) == (24, 64) and r.twice > 2 * r.bits,
     "E66": lambda r: r.printed == 0 and r.meant > 0.3,
+    "E80": lambda r: r.states > 0.3 and (round(r.cell, 1), r.tokens, round(r.average, 3)) == (9, 9, 1),
     "E67": lambda r: (r.printed, r.meant) == (3, 5),
     "E68": lambda r: abs(r.printed - 0.5) < 1e-9 and r.other < 0.004 and r.gradients > 50 and 1e-6 < r.ordinary < 1e-5,
     "E69": lambda r: abs(r.printed * r.d - 1) < 0.1 and abs(r.meant - 1) < 0.1,
