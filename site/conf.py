@@ -21,8 +21,8 @@ html_theme = "sphinx_book_theme"
 html_title = "minitransformer"
 html_favicon = str(HERE / "static" / "mark.svg")
 html_static_path = [str(HERE / "static")]
-html_css_files = ["site.css"]
-html_js_files = [("site.js", {"defer": "defer"})]
+html_css_files = ["site.css", "slides.css"]
+html_js_files = [(name, {"defer": "defer"}) for name in ("site.js", "slides.js")]
 html_copy_source = html_show_sourcelink = False
 html_permalinks_icon = "#"
 html_theme_options = {

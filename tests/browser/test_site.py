@@ -25,7 +25,7 @@ from tests.browser.devtools import new_page, program, wait
 if program() is None:
     pytest.skip("there is no browser; on Debian and Ubuntu: apt install chromium", allow_module_level=True)
 
-LOOK = Path(__file__).with_name("site.js").read_text(encoding="utf-8")
+LOOK, SLIDES = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("site.js", "slides.js"))
 WIDTHS, THEMES = (1300, 390), ("light", "dark")
 READY = "document.readyState == 'complete' && (window.MathJax?.startup?.promise ?? Promise.resolve()).then(() => true)"
 FADED = """new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))
@@ -98,6 +98,7 @@ class Seen(NamedTuple):
     outward: list
     complaints: list
     violations: list
+    slides: dict | None
 
     def __str__(self):
         return f"{self.name} at {self.width} px"
@@ -170,8 +171,9 @@ def look(site, name, width, axe):
             site.page.ask(f"window.axe || eval({json.dumps(axe)}), true")
             rules = RULES[width, theme]
             violations += [f"{theme}: {found}" for found in site.page.ask(AA.replace("RULES", rules))]
+    slides = site.page.ask(SLIDES) if width == WIDTHS[0] else None
     outward = [url for url in site.requests() if not url.startswith((site.address, "data:", "blob:", "about:"))]
-    return Seen(name, width, shown, outward, site.complaints(), violations)
+    return Seen(name, width, shown, outward, site.complaints(), violations, slides)
 
 
 def none_of(problems):
@@ -221,6 +223,14 @@ def dead(link, ids, folder):
     if link.fragment and name in ids:
         return unquote(link.fragment) not in ids[name]
     return not (folder / name).is_file()
+
+
+def test_every_chapter_can_be_shown_as_slides(everything, root):
+    found = {seen.name: seen.slides for seen in everything if seen.slides}
+    chapters = {path.stem + ".html" for path in (root / "notebooks").glob("[0-2]*.ipynb")}
+    assert set(found) == chapters
+    none_of(f"{name}: {text}" for name, slides in found.items() for text in slides["wrong"])
+    assert sum(slides["slides"] for slides in found.values()) > 40 * len(chapters)
 
 
 def test_every_control_can_be_reached_by_keyboard(everything):
