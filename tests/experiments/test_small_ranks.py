@@ -1,6 +1,7 @@
 """What chapter 07 says of small models: their matrices before and after training, and one k for several lengths."""
 
 import numpy as np
+import pytest
 
 from minitransformer import experiments
 
@@ -16,10 +17,22 @@ def test_training_makes_all_layers_but_the_first_fuller():
     assert (used[:, 1:] < 2.5).mean() > 0.5
 
 
-def test_one_k_is_not_enough_for_every_length():
-    found = {}
+@pytest.fixture(scope="module")
+def found():
+    """Bits of each missing byte by kind and length."""
+    bits = {}
     for trial, result in experiments.load("smaller_matrices"):
-        found.setdefault((trial.attention.partition(" + ")[2], trial.n), []).append(result["bits"])
+        bits.setdefault((trial.attention.partition(" + ")[2], trial.n), []).append(result["bits"])
+    return bits
+
+
+def test_each_run_that_shares_is_better_than_each_that_shares_nothing(found):
+    how = "linformer:k=32,sharing="
+    for sharing in ("linformer:k=32", how + "key-value", how + "layerwise"):
+        assert max(found[sharing, 256]) < min(found[how + "none", 256]), sharing
+
+
+def test_one_k_is_not_enough_for_every_length(found):
     window, dense, mixed = (
         np.array([np.mean(found[kind, n]) for n in (64, 256, 1024)])
         for kind in ("window:radius=8", "softmax", "linformer:k=32")
