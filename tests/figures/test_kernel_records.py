@@ -66,7 +66,7 @@ def test_every_kind_learns_and_the_record_says_how_much(times):
     assert window.max() < dense.min()
     assert dense.max() < np.min(others)
     assert np.ptp([bits.mean() for bits in others]) < 0.06
-    assert found.bits["performer:redraw=100"].mean() > found.bits["performer:redraw=None"].mean() - 0.02
+    assert (found.bits["performer:redraw=100"] > found.bits["performer:redraw=None"]).all(), "with each seed"
     late = list(found.steps).index(120)
     for attention in ("linear", "performer:redraw=100", "performer:redraw=None"):
         assert 0.05 < (found.looks[attention][:, late] - found.looks[attention][:, -1]).mean() < 0.25
@@ -84,5 +84,6 @@ def test_a_window_in_front_mends_most_of_it():
     found = long_text.data()
     alone = min(found.bits[attention].min() for attention in ("linear", "performer:redraw=None"))
     for mixed in MIXED:
-        assert found.bits[WINDOW].mean() < found.bits[mixed].mean() < found.bits["softmax"].mean() + 0.05
+        assert found.bits[WINDOW].max() < found.bits[mixed].min()
+        assert found.bits[mixed].max() < found.bits["softmax"].min()
         assert found.bits[mixed].max() < alone - 0.6
