@@ -19,11 +19,17 @@ def test_which_memory_recalls_most_and_which_replaces_worst():
     right = {name: shares.mean(0) for name, shares in found.right.items()}
     for name in MEMORIES[:-1]:
         assert (right[name] < right["gated-delta"]).all(), name
+        middle = found.right[name][:, 1:4], found.right["gated-delta"][:, 1:4]  # 8, 16 and 24 pairs
+        assert (middle[0].max(0) < middle[1].min(0)).all(), name
     assert (right["softmax"] > right["gated-delta"] - 0.01).all()
     assert right["softmax"][-1] > right["gated-delta"][-1] + 0.01
     for name in (*MEMORIES, "softmax", "window:radius=8"):
         if name != "retnet":
             assert found.rewritten["retnet"][:, 0].max() < found.rewritten[name][:, 0].min(), name
+        if name in MEMORIES and name != "retnet":
+            worst, other = (found.rewritten[kind][:, :4] for kind in ("retnet", name))  # up to 24 pairs
+            assert (worst.max(0) < other.min(0)).all(), name
+            assert found.rewritten["retnet"][:, -1].mean() < found.rewritten[name][:, -1].mean(), name
     gained = right["delta"] - right["linear"]
     assert (np.abs(gained) < 0.05).all()
     assert (gained < 0.015).all(), "a correction alone gains next to nothing here"
