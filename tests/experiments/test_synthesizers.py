@@ -37,7 +37,7 @@ def test_a_bag_stays_a_bag():
 def test_what_the_record_says():
     """By place every source that learns is right; by content those that compare, of the others none by much more than half.
 
-    ... on average: the mixture is the best, and the dense synthesizer the best of those that compare no tokens.
+    ... in each run: the mixture is the best, and the dense synthesizer the best of those that compare no tokens.
     """
     right = {}
     for trial, result in experiments.load("synthesizers"):
@@ -49,8 +49,9 @@ def test_what_the_record_says():
     assert min(right["content", "dot product"] + right["content", "dense + dot product"]) > 0.9
     assert max(right["content", "dense"]) < 0.65
     content = {kind: np.mean(shares) for (question, kind), shares in right.items() if question == "content"}
-    assert content["dense + dot product"] > content["dot product"]
-    assert content["dense"] > content["bag of tokens"] > content["random"] - 0.02
+    assert min(right["content", "dense + dot product"]) > max(right["content", "dot product"])
+    assert min(right["content", "dense"]) > max(right["content", "bag of tokens"])
+    assert content["bag of tokens"] > content["random"]
     assert content["bag of tokens"] > content["random, not learned"]
     for kind in ("dense", "bag of tokens"):  # what 300 steps gave is no bound
         assert max(right["content", kind]) + 0.1 < min(right["content, 900 steps", kind]) < 0.9
