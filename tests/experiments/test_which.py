@@ -274,3 +274,24 @@ def test_a_text_is_learned_first_by_what_knows_its_neighbours(found):
 def test_pictures_in_one_frame_are_learned_first_by_what_weighs_by_place(found):
     edge = found.rows["softmax"].mean("digits") + 2 * found.noise("digits")
     assert min(found.rows[name].mean("digits") for name in ("gmlp", "linformer", "synthesizer")) > edge
+
+
+def test_in_recall_two_kinds_are_ahead_of_dense_attention_in_each_run_though_within_the_noise(found):
+    dense, noise = found.rows["softmax"], found.noise("recall")
+    for name in ("taylor", "delta"):
+        assert min(found.rows[name].scores["recall"]) > max(dense.scores["recall"])
+        assert found.rows[name].mean("recall") - dense.mean("recall") < noise
+
+
+def test_both_delta_rules_are_of_one_quality_within_the_noise_and_the_others_are_not(found):
+    """The share of a task has the noise of the task, divided by the way from the bag to the best."""
+    best = {
+        task: (min if task == "text" else max)(row.mean(task) for row in found if task in row.scores)
+        for task in found.tasks
+    }
+    shares = [found.noise(task) / abs(best[task] - found.bag.mean(task)) for task in found.tasks]
+    noise = np.linalg.norm(shares) / len(shares)
+    gated, delta, next_best = sorted((found.quality(row) for row in found if row.scores), reverse=True)[:3]
+    assert gated == found.quality(found.rows["gated-delta"])
+    assert delta == found.quality(found.rows["delta"])
+    assert gated - delta < noise < delta - next_best
