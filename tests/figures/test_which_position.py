@@ -23,13 +23,13 @@ def test_what_the_chapter_says_of_it(data):
     order, span = data.right["order"], data.right["span"]
     assert (order[0, 0] > 0.9).all()  # learned places: order every time
     assert order[1, 0].min() < 0.7  # learned offsets: not
-    assert order[1, 0].mean() < order[0, 0].mean()
+    assert order[1, 0].max() < order[0, 0].min()
     assert (span[1, 0] > 0.98).all()  # and span every time
-    assert span[0, 0].mean() < span[1, 0].mean()  # where places miss some ends
+    assert span[0, 0].max() < span[1, 0].min()  # where places miss some ends
     assert (order[1, 1:] > 0.97).all()  # waves of an offset: both
     assert (span[1, 1:] > 0.98).all()
     assert order[0, 1].min() < 0.9  # waves added to the words: not with every seed
-    assert span[0, 1].mean() < min(span[0, 0].mean(), span[1, 0].mean())
+    assert span[0, 1].max() < min(span[0, 0].min(), span[1, 0].min())
 
 
 def test_a_dot_for_each_training_and_a_bar_for_each_mean(data):
