@@ -29,7 +29,7 @@ def test_the_order_after_300_steps(bits, positions):
 
 def test_convolutions_do_better_without_positions(bits):
     for name in ("dynamic convolution", "lightweight convolution"):
-        assert bits[name, "none", 300].mean() < bits[name, "sinusoidal", 300].mean() - 0.05
+        assert bits[name, "none", 300].max() < bits[name, "sinusoidal", 300].min() - 0.05
 
 
 def test_the_dynamic_convolution_is_still_ahead_after_900_steps(bits):
