@@ -11,7 +11,7 @@ import re
 import numpy as np
 import pytest
 
-from minitransformer.attention import differential_attention, dot_product_attention, selected, sparse
+from minitransformer.attention import differential_attention, dot_product_attention, kernel_attention, selected, sparse
 from minitransformer.attention.merge import merge
 from minitransformer.functional import layer_norm, softmax
 
@@ -177,6 +177,26 @@ def test_a_random_block_that_counts_twice():
         assert 3 / len(drawn_from) == 0.25
     twice, _ = softmax(np.zeros((1, 3)))  # two keys with the same score, of which one stands there twice
     assert twice[0, 1:].sum() == pytest.approx(2 / 3)
+
+
+def test_an_epsilon_that_is_all_that_is_left():
+    """lucidrains/performer-pytorch, performer_pytorch.py, fc8b784.
+
+    does     Multiplies a query's features by e^(−‖x‖²/2), with x = q/d^¼, and adds ε = 10⁻⁴ to each.
+    holds    Features without that factor: it cancels in the fraction.
+    wrong    For ‖x‖² = 25 the largest feature is e^(−12.5), less than ε: queries that ask for different things take nearly the
+             same average.
+    """
+    rng = np.random.default_rng(0)
+    d, eps = 16, 1e-4
+    W, Q, K, V = (rng.standard_normal(shape) for shape in ((64, d), (6, d), (12, d), (12, 3)))
+    X = 5 * Q / np.linalg.norm(Q, axis=1, keepdims=True)
+    features = np.exp(X @ W.T - (X @ W.T).max(1, keepdims=True))
+    FK = np.exp(K / d**0.25 @ W.T - (K**2).sum(1, keepdims=True) / d**0.5 / 2)
+    meant, _ = kernel_attention(features, FK, V)
+    found, _ = kernel_attention(features * math.exp(-12.5) + eps, FK, V)
+    assert math.exp(-12.5) < eps < math.exp(-18 / 2) < 1.3 * eps
+    assert np.ptp(found, axis=0).max() < 0.1 * np.ptp(meant, axis=0).max()
 
 
 @pytest.mark.parametrize("extended", [0, 2])
