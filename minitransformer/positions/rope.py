@@ -89,7 +89,7 @@ def change_layout(W: Array, d: int, *, to: Layout, part: NonNegative | None = No
 
     W       (…, H d), and each head is permuted for itself; also Q or K, (…, d)
     to      the layout of the result; W is in the other one
-    part    channels that are turned, if not all
+    part    channels that are turned, if not all; None too if their pairs are those of the head
     raises  ValueError for columns that are no heads of width d, a part that is odd or above d, or another layout
     """
     turned = d if part is None else part
@@ -120,7 +120,10 @@ class RoPE(Encoding):
     layout    "interleaved" as in the paper and GPT-J, or "halves" as in LLaMA: `change_layout` goes from one to the other
     part      channels that are turned, an even number; the others say nothing about positions. None for all
     scaling   for longer texts than in training (rope_scaling.py)
-    source    Su et al. 2021
+    pairs_of  "part": the first channels are turned like a head as wide as `part`, and θ_f = base^(−2f/part), as in Qwen3-Next.
+              "head": the first part/2 pairs of the whole head turn, with θ_f = base^(−2f/d), and the slower ones stand
+              still, as in Gemma 4 ("proportional" in its files); in halves the pair f is channels f and d/2 + f
+    source    Su et al. 2021; the two kinds of parts as in `modeling_rope_utils.py` in huggingface/transformers
     cost      O((n + m) d) besides attention itself, in the fused core. Can be causal.
     raises    ValueError for an odd number of channels, or more than there are; TypeError for an object that is no scaling
     """
@@ -130,6 +133,7 @@ class RoPE(Encoding):
     layout: Layout = "interleaved"
     part: NonNegative | None = None
     scaling: Scaling | None = None
+    pairs_of: Literal["part", "head"] = "part"
 
     acts_on = ("queries and keys",)
 
@@ -140,28 +144,36 @@ class RoPE(Encoding):
                 f"{name} should be even, and from 2 to {self.d}" if self.d > 1 else "a head should be 2 wide at least"
             )
             raise ValueError(f"{name}: {turned} of {self.d} channels can't be turned in pairs; {wanted}")
+        if self._width % 2:
+            raise ValueError(f"d: {self.d} channels are no whole pairs, as pairs_of={self.pairs_of!r} needs them")
         if self.base <= 1:
             raise ValueError(f"base: {self.base} should be more than 1, so that frequencies fall")
         if self.scaling is not None:
-            self._refuse_other_scaling(turned)
+            self._refuse_other_scaling(self._width // 2)
 
-    def _refuse_other_scaling(self, turned: int) -> None:
+    @property
+    def _width(self) -> int:
+        """Of the head, or of the part that is turned like one."""
+        return self.d if self.part is None or self.pairs_of == "head" else self.part
+
+    def _refuse_other_scaling(self, pairs: int) -> None:
         """A scaling itself refuses what it can't do, by a ValueError; what is no scaling at all is refused here."""
-        why = f"should give ({turned // 2} frequencies, a magnitude) for (d, base, length), as NTK(2.0) does"
+        why = f"should give ({pairs} frequencies, a magnitude) for (d, base, length), as NTK(2.0) does"
         try:
-            given = self.scaling(turned, self.base, 1)  # type: ignore[misc]
+            given = self.scaling(2 * pairs, self.base, 1)  # type: ignore[misc]
         except (TypeError, AttributeError) as error:
             raise TypeError(f"scaling: {reprlib.repr(self.scaling)} {why}, but says: {error}") from error
-        if not fits(given, tuple[np.ndarray, float]) or given[0].shape != (turned // 2,) or given[0].dtype.kind != "f":
+        if not fits(given, tuple[np.ndarray, float]) or given[0].shape != (pairs,) or given[0].dtype.kind != "f":
             raise TypeError(f"scaling: {reprlib.repr(self.scaling)} {why}, not {reprlib.repr(given)}")
 
     def angles(self, m: int) -> tuple[Array, float]:
         """φ_if = θ_f i for the positions 0 … m − 1, (m, pairs) in float64, and the magnitude."""
-        turned = self.d if self.part is None else self.part
         if self.scaling is None:
-            frequencies, magnitude = rope_frequencies(turned, self.base), 1.0
+            frequencies, magnitude = rope_frequencies(self._width, self.base), 1.0
         else:
-            frequencies, magnitude = self.scaling(turned, self.base, m)
+            frequencies, magnitude = self.scaling(self._width, self.base, m)
+        if self.part is not None:  # of the part's own pairs, all turn
+            frequencies = np.where(np.arange(len(frequencies)) < self.part // 2, frequencies, 0)
         return np.arange(m)[:, None] * frequencies, magnitude
 
     @property

@@ -22,6 +22,7 @@ CASES = [
     {"norm": "rms", "ffn": "gelu_tanh"},
     {"positions": "rope", "groups": 2},
     {"positions": "rope:layout=halves,part=4", "groups": 1, "ffn": "gelu"},
+    {"positions": "rope:layout=halves,part=4,pairs_of=head"},
     {"positions": "rope", "groups": 2, "attention": "softmax:norm=rms"},
     {"attention": "softmax:norm=rms", "ffn": "swiglu"},
     {"positions": "rope", "groups": 2, "head_width": 10, "attention": "softmax:norm=rms"},
@@ -107,7 +108,7 @@ CORES = [
     {"attention": "retnet"},
     {"attention": "delta:reach=2"},
     {"attention": "softmax:norm=rms,gate=head", "positions": "rope", "groups": 2},
-    {"attention": "nsa:block=4,window=5", "groups": 2, "positions": "rope:layout=halves,part=4"},
+    {"attention": "nsa:block=4,window=5", "groups": 2, "positions": "rope:layout=halves,part=4,pairs_of=head"},
     {"positions": "shaw"},
     *({"attention": name} for name in ("lightweight-convolution", "dynamic-convolution:renormalise=True", "gmlp")),
     *(

@@ -49,6 +49,7 @@ ENCODINGS = OF_HEADS | {
     "RoPE": RoPE(d),
     "RoPE, halves": RoPE(d, layout="halves"),
     "RoPE, in part": RoPE(d, base=50.0, part=2),
+    "RoPE, pairs of the head": RoPE(d, base=50.0, part=2, pairs_of="head"),
     "RoPE, interpolated": RoPE(d, scaling=PositionInterpolation(2.0)),
     "RoPE, NTK": RoPE(d, scaling=NTK(3.0), layout="halves"),
     "RoPE, YaRN": RoPE(d, scaling=YaRN(4.0, 100)),

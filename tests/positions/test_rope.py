@@ -22,6 +22,9 @@ ENCODINGS = (
     RoPE(6, layout="halves"),
     RoPE(6, base=50.0, part=4),
     RoPE(6, layout="halves", part=2),
+    RoPE(6, base=50.0, part=4, pairs_of="head"),
+    RoPE(6, layout="halves", part=2, pairs_of="head"),
+    RoPE(6, layout="halves", part=4, scaling=YaRN(4.0, 100), pairs_of="head"),
     RoPE(6, scaling=PositionInterpolation(2.0)),
     RoPE(6, scaling=NTK(3.0), part=4, layout="halves"),
     RoPE(6, scaling=DynamicNTK(2.0, 3)),
@@ -150,11 +153,73 @@ def test_rows_turned_apart_are_those_turned_together(e, rng):
         np.testing.assert_array_equal(e.turn(X[..., first:, :], first=first, length=100)[0], whole[..., first:, :])
 
 
-def test_channels_that_are_not_turned_are_dense_attention(rng):
+@pytest.mark.parametrize("pairs_of", ["part", "head"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("part", [2, 4, 6, 8, None])
+def test_a_part_is_turned_channel_by_channel(pairs_of, layout, part, rng, tier):
+    """Which two channels of 8 are pair f, and by which angle: in a head as wide as the part, or in the whole head."""
+    d, X = 8, rng.standard_normal((2, 5, 8))
+    turned = d if part is None else part
+    expected = X.copy()
+    for b, i, f in np.ndindex(2, 5, turned // 2):
+        width = turned if pairs_of == "part" else d
+        first, second = (2 * f, 2 * f + 1) if layout == "interleaved" else (f, width // 2 + f)
+        phi = (3 + i) * 50.0 ** (-2 * f / width)
+        x, y = X[b, i, first], X[b, i, second]
+        expected[b, i, first] = x * math.cos(phi) - y * math.sin(phi)
+        expected[b, i, second] = x * math.sin(phi) + y * math.cos(phi)
+    Y, pullback = RoPE(d, 50.0, layout, part, pairs_of=pairs_of).turn(X, first=3, length=9)
+    np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(pullback(Y), X, rtol=0, atol=1e-14)  # back
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_two_kinds_of_parts(layout, rng):
+    """Alike if all channels are turned, or one pair of neighbours, which turns by 1 at any width; else two models."""
     Q, K, V = inputs(rng)
-    Q[..., :2] = 0  # nothing in the turned channels
-    Y, _ = attend(RoPE(6, part=2), NONE, Q, K, V, causal=True)
+
+    def both(part):
+        return [attend(RoPE(6, 50.0, layout, part, pairs_of=of), NONE, Q, K, V)[0] for of in ("part", "head")]
+
+    whole, _ = attend(RoPE(6, 50.0, layout), NONE, Q, K, V)
+    for Y in both(6):
+        np.testing.assert_array_equal(Y, whole)
+    of_part, of_head = both(4)
+    assert np.abs(of_part - of_head).max() > 0.1
+    assert np.abs(of_head - whole).max() > 0.1
+    of_part, of_head = both(2)
+    assert np.allclose(of_part, of_head, rtol=0, atol=1e-14) == (layout == "interleaved")
+    slow = slice(4, None) if layout == "interleaved" else slice(2, None, 3)
+    Q[..., slow] = 0  # the pair that stands still says nothing, and the others turn as in the whole head
+    whole, _ = attend(RoPE(6, 50.0, layout), NONE, Q, K, V)
+    np.testing.assert_allclose(both(4)[1], whole, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("pairs_of", ["part", "head"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_channels_that_are_not_turned_are_dense_attention(pairs_of, layout, rng):
+    Q, K, V = inputs(rng)
+    Q[..., [0, 3] if (layout, pairs_of) == ("halves", "head") else [0, 1]] = 0  # nothing in the turned channels
+    Y, _ = attend(RoPE(6, layout=layout, part=2, pairs_of=pairs_of), NONE, Q, K, V, causal=True)
     np.testing.assert_allclose(Y, dot_product_attention(Q, K, V, causal=True)[0], rtol=0, atol=1e-14)
+
+
+def test_a_scaling_changes_the_pairs_that_turn():
+    """It is given the width of which the pairs are, and its frequencies for the slow pairs are not used."""
+    seen = []
+
+    def thirds(d, base, length):
+        seen.append(d)
+        return rope_frequencies(d, base) / 3, 1.5
+
+    for pairs_of, width in (("part", 4), ("head", 8)):
+        angles, magnitude = RoPE(8, part=4, scaling=thirds, pairs_of=pairs_of).angles(4)
+        assert set(seen) == {width}
+        seen.clear()
+        expected = [[i * 10000 ** (-2 * f / width) / 3 for f in range(2)] for i in range(4)]
+        np.testing.assert_allclose(angles[:, :2], expected, rtol=1e-14)
+        assert not angles[:, 2:].any()
+        assert magnitude == 1.5
 
 
 def test_position_zero_is_not_turned(rng):
@@ -163,10 +228,13 @@ def test_position_zero_is_not_turned(rng):
     np.testing.assert_array_equal(rotate(Q, angles=RoPE(6).angles(1)[0])[0], Q)
 
 
-@pytest.mark.parametrize("part", [None, 4, 2])
-def test_both_layouts_are_the_same_model(part, rng):
+@pytest.mark.parametrize(("part", "pairs_of"), [(None, "part"), (4, "part"), (2, "part"), (4, "head"), (2, "head")])
+def test_both_layouts_are_the_same_model(part, pairs_of, rng):
     """… once the columns of W_q and W_k are permuted. And without that, they are not."""
-    one, other = (MultiHeadAttention(12, 2, rotate=RoPE(6, layout=layout, part=part)) for layout in LAYOUTS)
+    rotations = [RoPE(6, layout=layout, part=part, pairs_of=pairs_of) for layout in LAYOUTS]
+    one, other = (MultiHeadAttention(12, 2, rotate=rotation) for rotation in rotations)
+    if pairs_of == "head":
+        part = None  # a pair that stands still is a pair, too
     params = mt.random_like(one.init(rng, np.float64), rng)
     X = rng.standard_normal((2, 7, 12))
     changed = params._replace(
@@ -219,6 +287,9 @@ def test_what_it_says_about_itself(rng):
         (lambda: RoPE(0), "d: 0 should be at least 1"),
         (lambda: RoPE(6, part=3), "part: 3 of 6 channels can't be turned in pairs"),
         (lambda: RoPE(6, part=8), "part: 8 of 6 channels can't be turned in pairs"),
+        (lambda: RoPE(7, part=4, pairs_of="head"), "d: 7 channels are no whole pairs, as pairs_of='head' needs them"),
+        (lambda: RoPE(6, part=0, pairs_of="head"), "part: 0 of 6 channels can't be turned in pairs"),
+        (lambda: RoPE(6, pairs_of="model"), "pairs_of: no 'model'; there are part, head"),
         (lambda: RoPE(6, base=1.0), "base: 1.0 should be more than 1"),
         (lambda: RoPE(6, layout="thirds"), "layout: no 'thirds'; there are interleaved, halves"),
         (lambda: RoPE(6, part=2, scaling=NTK(2.0)), "d: 2 should be at least 4"),

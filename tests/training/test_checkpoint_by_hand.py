@@ -96,6 +96,7 @@ PARTS = {
 # and with other choices than the usual ones, parts within parts, several of them
 CHOSEN = {
     "rope": {"positions": RoPE(4, 500.0, "halves", 2)},
+    "rope, pairs of the head": {"positions": RoPE(4, 500.0, part=2, pairs_of="head")},
     "rope, interpolated": {"positions": RoPE(4, scaling=PositionInterpolation(3.0))},
     "rope, ntk": {"positions": RoPE(4, scaling=NTK(2.5))},
     "rope, dynamic ntk": {"positions": RoPE(4, scaling=DynamicNTK(2.5, 6))},
