@@ -125,6 +125,8 @@ def _llama(path: Path, config: dict[str, Any]) -> LanguageModel:
     refuse_others(path, config, {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False})
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     way = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else rope
+    for choices in (config, rope if isinstance(rope, dict) else {}):
+        refuse_others(path, choices, {"partial_rotary_factor": 1.0})
     if way not in ("default", "llama3"):
         raise ValueError(f"{path}: angles of the type {way!r}; only 'default' and 'llama3' can be read")
     with sizes_in(path):

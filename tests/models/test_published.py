@@ -241,6 +241,12 @@ CONFIGS = [
     ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "angles of the type 'yarn'; only 'default' and 'llama3'"),
     ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "config.json: factor is missing"),
     ("llama", {"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "angles of the type 'linear'"),
+    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; only 1.0 can be read"),
+    (
+        "qwen3",
+        {"rope_parameters": {"partial_rotary_factor": 0.25}},
+        "partial_rotary_factor is 0.25; only 1.0 can be read",
+    ),
     ("llama", {"num_attention_heads": 5, "head_dim": None}, "heads: 12 columns can't be divided into 5 heads"),
     ("llama", {"vocab_size": "many"}, "config.json: invalid literal"),
     ("llama", {"hidden_size": None}, "config.json: int"),
