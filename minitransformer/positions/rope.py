@@ -119,7 +119,7 @@ class RoPE(Encoding):
     base      θ_f = base^(−2f/d); the last pair turns once in 2π · base^(1 − 2/d) positions
     layout    "interleaved" as in the paper and GPT-J, or "halves" as in LLaMA: `change_layout` goes from one to the other
     part      channels that are turned, an even number; the others say nothing about positions. None for all
-    scaling   for longer texts than in training (rope_scaling.py)
+    scaling   for longer texts than in training (rope_scaling.py); its magnitude multiplies all pairs, also those that stand still
     pairs_of  "part": the first channels are turned like a head as wide as `part`, and θ_f = base^(−2f/part), as in Qwen3-Next.
               "head": the first part/2 pairs of the whole head turn, with θ_f = base^(−2f/d), and the slower ones stand
               still, as in Gemma 4 ("proportional" in its files); in halves the pair f is channels f and d/2 + f

@@ -274,6 +274,17 @@ def test_yarn_makes_scores_larger_by_the_square_of_its_magnitude(rng):
     assert magnitude == 0.1 * math.log(4) + 1
 
 
+@pytest.mark.parametrize(("part", "pairs_of", "all_scores"), [(4, "part", False), (4, "head", True), (6, "part", True)])
+def test_a_magnitude_is_a_factor_of_all_scores_if_every_channel_is_in_a_pair(part, pairs_of, all_scores, rng):
+    """A pair that stands still is multiplied as the others are; channels in no pair stay as they are."""
+    Q, K, V = inputs(rng)
+    rope = RoPE(6, part=part, pairs_of=pairs_of, scaling=YaRN(4.0, 7))
+    angles, magnitude = rope.angles(7)
+    q, k = rotate(Q, angles=angles[2:])[0], rotate(K, angles=angles)[0]
+    expected, _ = dot_product_attention(q, k, V, scale=magnitude**2 / math.sqrt(6))
+    assert np.allclose(attend(rope, NONE, Q, K, V)[0], expected, rtol=0, atol=1e-13) == all_scores
+
+
 def test_what_it_says_about_itself(rng):
     assert RoPE(6).init(rng) == NONE
     assert RoPE.acts_on == ("queries and keys",)
