@@ -118,7 +118,7 @@ class RoPE(Encoding):
     d         width of a head
     base      θ_f = base^(−2f/d); the last pair turns once in 2π · base^(1 − 2/d) positions
     layout    "interleaved" as in the paper and GPT-J, or "halves" as in LLaMA: `change_layout` goes from one to the other
-    part      channels that are turned, an even number; the others say nothing about positions. None for all
+    part      channels that are turned, an even number; the others say nothing about positions. None for all; 0 is no positions
     scaling   for longer texts than in training (rope_scaling.py); its magnitude multiplies all pairs, also those that stand still
     pairs_of  "part": the first channels are turned like a head as wide as `part`, and θ_f = base^(−2f/part), as in Qwen3-Next.
               "head": the first part/2 pairs of the whole head turn, with θ_f = base^(−2f/d), and the slower ones stand
@@ -138,14 +138,14 @@ class RoPE(Encoding):
     acts_on = ("queries and keys",)
 
     def __post_init__(self) -> None:
-        name, turned = ("d", self.d) if self.part is None else ("part", self.part)
-        if turned < 2 or turned % 2 or turned > self.d:
-            wanted = (
-                f"{name} should be even, and from 2 to {self.d}" if self.d > 1 else "a head should be 2 wide at least"
-            )
+        name, turned, least = ("d", self.d, 2) if self.part is None else ("part", self.part, 0)
+        if turned < least or turned % 2 or turned > self.d:
+            wanted = f"{name} should be even, and from {least} to {self.d}"
+            wanted = wanted if self.d > 1 else "a head should be 2 wide at least"
             raise ValueError(f"{name}: {turned} of {self.d} channels can't be turned in pairs; {wanted}")
         if self._width % 2:
-            raise ValueError(f"d: {self.d} channels are no whole pairs, as pairs_of={self.pairs_of!r} needs them")
+            why = f"as part={self.part} with pairs_of={self.pairs_of!r} needs them"
+            raise ValueError(f"d: {self.d} channels are no whole pairs, {why}")
         if self.base <= 1:
             raise ValueError(f"base: {self.base} should be more than 1, so that frequencies fall")
         if self.scaling is not None:
@@ -154,7 +154,7 @@ class RoPE(Encoding):
     @property
     def _width(self) -> int:
         """Of the head, or of the part that is turned like one."""
-        return self.d if self.part is None or self.pairs_of == "head" else self.part
+        return self.part if self.part and self.pairs_of == "part" else self.d
 
     def _refuse_other_scaling(self, pairs: int) -> None:
         """A scaling itself refuses what it can't do, by a ValueError; what is no scaling at all is refused here."""

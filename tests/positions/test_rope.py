@@ -10,6 +10,7 @@ import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import MultiHeadAttention, attend, dot_product_attention
 from minitransformer.backend import available
+from minitransformer.models import LanguageModel
 from minitransformer.positions.absolute import shift_matrix
 from minitransformer.positions.encoding import NoParams
 from minitransformer.positions.rope import RoPE, change_layout, rotate
@@ -155,7 +156,7 @@ def test_rows_turned_apart_are_those_turned_together(e, rng):
 
 @pytest.mark.parametrize("pairs_of", ["part", "head"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("part", [2, 4, 6, 8, None])
+@pytest.mark.parametrize("part", [0, 2, 4, 6, 8, None])
 def test_a_part_is_turned_channel_by_channel(pairs_of, layout, part, rng, tier):
     """Which two channels of 8 are pair f, and by which angle: in a head as wide as the part, or in the whole head."""
     d, X = 8, rng.standard_normal((2, 5, 8))
@@ -202,6 +203,22 @@ def test_channels_that_are_not_turned_are_dense_attention(pairs_of, layout, rng)
     Q[..., [0, 3] if (layout, pairs_of) == ("halves", "head") else [0, 1]] = 0  # nothing in the turned channels
     Y, _ = attend(RoPE(6, layout=layout, part=2, pairs_of=pairs_of), NONE, Q, K, V, causal=True)
     np.testing.assert_allclose(Y, dot_product_attention(Q, K, V, causal=True)[0], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("pairs_of", ["part", "head"])
+def test_no_part_is_no_positions(pairs_of, rng, tier):
+    """Bit for bit, values and gradients, in a model that reads and in one that writes."""
+    Q, K, V = inputs(rng)
+    Y, pullback = attend(RoPE(6, part=0, pairs_of=pairs_of), NONE, Q, K, V, causal=True)
+    expected, dense = dot_product_attention(Q, K, V, causal=True)
+    for found, wanted in zip((Y, *pullback(Y)[1:]), (expected, *dense(Y)), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    one, other = (
+        LanguageModel(40, 20, 12, 2, 2, 10, positions=name) for name in (f"rope:part=0,pairs_of={pairs_of}", "none")
+    )
+    params, tokens = one.init(rng), rng.integers(0, 40, 9)
+    np.testing.assert_array_equal(one(params, tokens)[0], other(params, tokens)[0])
+    np.testing.assert_allclose(one.step(params, tokens)[0], other(params, tokens)[0], rtol=0, atol=1e-4)
 
 
 def test_a_scaling_changes_the_pairs_that_turn():
@@ -298,8 +315,10 @@ def test_what_it_says_about_itself(rng):
         (lambda: RoPE(0), "d: 0 should be at least 1"),
         (lambda: RoPE(6, part=3), "part: 3 of 6 channels can't be turned in pairs"),
         (lambda: RoPE(6, part=8), "part: 8 of 6 channels can't be turned in pairs"),
-        (lambda: RoPE(7, part=4, pairs_of="head"), "d: 7 channels are no whole pairs, as pairs_of='head' needs them"),
-        (lambda: RoPE(6, part=0, pairs_of="head"), "part: 0 of 6 channels can't be turned in pairs"),
+        (lambda: RoPE(7, part=4, pairs_of="head"), "d: 7 channels are no whole pairs, as part=4 with pairs_of='head'"),
+        (lambda: RoPE(7, part=0), "d: 7 channels are no whole pairs, as part=0 with pairs_of='part' needs them"),
+        (lambda: RoPE(6, part=-2), "part: -2 should be at least 0"),
+        (lambda: RoPE(1), "d: 1 of 1 channels can't be turned in pairs; a head should be 2 wide at least"),
         (lambda: RoPE(6, pairs_of="model"), "pairs_of: no 'model'; there are part, head"),
         (lambda: RoPE(6, base=1.0), "base: 1.0 should be more than 1"),
         (lambda: RoPE(6, layout="thirds"), "layout: no 'thirds'; there are interleaved, halves"),
