@@ -239,6 +239,22 @@ def test_a_scaling_changes_the_pairs_that_turn():
         assert magnitude == 1.5
 
 
+@pytest.mark.parametrize("e", [e for e in ENCODINGS if e.fixed and e.angles(1)[1] == 1])
+def test_where_turned_keys_are_the_values_the_output_is_turned_back(e, rng):
+    """R_{−i} Σ_j A_ij R_j c_j = Σ_j A_ij R_{j−i} c_j: what comes out depends on offsets alone, as the scores do."""
+    Q, C, _ = inputs(rng, n=7)
+    (q, back), (c, _) = (e.turn(X, first=0, length=7) for X in (Q, C))
+    turned, pullback = dot_product_attention(q, c, c, causal=True)
+    Y = back(turned)  # the gradient of a turn is the turn back
+    expected = np.zeros_like(Y)
+    for i, j in np.ndindex(7, 7):
+        if j <= i:
+            angles = e.angles(7)[0]
+            there, _ = rotate(C[:, :, j : j + 1], angles=angles[j : j + 1] - angles[i : i + 1], layout=e.layout)
+            expected[:, :, i] += pullback.A[:, :, i, j, None] * there[:, :, 0]
+    np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-13)
+
+
 def test_position_zero_is_not_turned(rng):
     Q, K, V = inputs(rng, n=1, m=1)
     np.testing.assert_array_equal(attend(RoPE(6), NONE, Q, K, V)[0], V)
