@@ -10,29 +10,32 @@ __all__ = ["data", "digits", "draw", "times"]
 
 
 def draw(data: Speed) -> Figure:
-    """A dot for each stair on a scale of rates, a line for its roof; beside them n, the rate, and how many times that above."""
-    fig, ax = figure(width=12, height=6.4)
+    """A row for each stair: name, a dot on a scale of rates, a line for its roof, n, rate, and how many times the rate above."""
+    fig, ax = figure(height=7)
     rates, most = np.array([data.rate(name) for name in data.rates]), max(data.peak.values())
     spread = np.abs([np.percentile(runs, (25, 75)) for runs in data.rates.values()] - rates[:, None]).T
     places, roofs = np.arange(len(rates)), [data.roof_of(name) for name in data.rates]
+    least = rates.min() / 6
     ax.hlines(places, rates, roofs, color="0.75", linewidth=2)
-    ax.plot(roofs, places, "|", color="0.35", markersize=22, markeredgewidth=2.5, linestyle="none")
+    ax.plot(roofs, places, "|", color="0.35", markersize=18, markeredgewidth=2.5, linestyle="none")
     ax.errorbar(rates, places, xerr=spread, fmt="o", color="#20639b", ecolor="0.1", markersize=12, linestyle="none")
-    ax.text(0.8 * roofs[0], -0.12, "its roof", ha="right", va="bottom")
+    ax.text(0.8 * roofs[0], -0.2, "its roof", ha="right", va="bottom")
     lengths = [str(stairs()[name].n) for name in data.rates]
-    columns = {14 * most: ["n", *lengths], 400 * most: ["GFLOP/s", *map(digits, rates)]}
-    columns[9000 * most] = ["times", "", *(f"× {times(ratio)}" for ratio in rates[1:] / rates[:-1])]
+    columns = {20 * most: ["n", *lengths], 700 * most: ["GFLOP/s", *map(digits, rates)]}
+    columns[14000 * most] = ["times", "", *(f"× {times(ratio)}" for ratio in rates[1:] / rates[:-1])]
     for x, column in columns.items():
         for place, text in enumerate(column):
             ax.text(x, place - 1, text, ha="right", va="center", weight="normal" if place else "bold")
-    ax.set_yticks(places, data.rates)
-    ax.set_ylim(len(rates) - 0.4, -1.5)
-    ax.tick_params(axis="y", length=0)
-    ax.set(xscale="log", xlabel="GFLOP/s", xlim=(rates.min() / 2, 9000 * most))
-    plain_ticks(ax, x=[0.01, 0.1, 1, 10, 100])
-    ax.xaxis.set_label_coords(0.25, -0.09)
+    first, *others = data.rates
+    ax.text(least, -0.2, first, va="bottom")  # its dot stands where other rows have their names
+    for place, name in enumerate(others, 1):
+        ax.text(least, place, name, va="center")
+    ax.set(yticks=(), ylim=(len(rates) - 0.5, -1.4))
+    ax.set(xscale="log", xlabel="GFLOP/s", xlim=(least, 14000 * most))
+    plain_ticks(ax, x=[0.001, 0.01, 0.1, 1, 10, 100])
+    ax.xaxis.set_label_coords(0.27, -0.08)
     ax.spines["left"].set_visible(False)
-    ax.spines["bottom"].set_bounds(rates.min() / 2, most)
+    ax.spines["bottom"].set_bounds(least, most)
     return fig
 
 

@@ -38,3 +38,13 @@ def test_digits(rate, text):
 @pytest.mark.parametrize(("ratio", "text"), [(0.386, "0.4"), (9.94, "9.9"), (9.96, "10"), (169.7, "170")])
 def test_times(ratio, text):
     assert speed_staircase.times(ratio) == text
+
+
+def test_a_name_ends_before_the_dot_of_its_row(record):
+    fig = speed_staircase.draw(record)
+    fig.draw_without_rendering()
+    (ax,) = fig.axes
+    names = {text.get_text(): text.get_window_extent() for text in ax.texts}
+    for place, (name, rate) in enumerate(zip(record.rates, map(record.rate, record.rates), strict=True)):
+        x, y = ax.transData.transform((rate, place))
+        assert names[name].x1 < x - 10 or names[name].y0 > y + 4, name
