@@ -80,24 +80,24 @@ def hull(X: Array) -> Array:
 
 
 def draw(data: RankCollapse) -> Figure:
-    """Left: tokens move to averages of each other. Right: how far from all the same, layer by layer."""
-    fig, (left, right) = figure(1, 2, width=12, height=6.4)
+    """Above: tokens move to averages of each other. Below: how far from all the same, layer by layer."""
+    fig, (above, below) = figure(2, 1, height=11, height_ratios=(1, 1.1))
     shades = ("0.8", "#7ad151", "#2a788e", "#440154")
     for layer, (X, shade, marker) in enumerate(zip(data.points, shades, "osD^", strict=True)):
-        left.fill(*hull(X).T, facecolor=shade, edgecolor=shade, linestyle="-", linewidth=0.8, alpha=0.3)
+        above.fill(*hull(X).T, facecolor=shade, edgecolor=shade, linestyle="-", linewidth=0.8, alpha=0.3)
         label = f"layer {layer}" if layer else "input"
-        left.plot(*X.T, marker, color=shade, markersize=9, markeredgecolor="0.3", markeredgewidth=0.7, label=label)
-    left.set(xlabel="channel 1", ylabel="channel 2", title="eight tokens, no weights")
-    left.set_aspect("equal", adjustable="datalim")  # as high as its neighbour
+        above.plot(*X.T, marker, color=shade, markersize=9, markeredgecolor="0.3", markeredgewidth=0.7, label=label)
+    above.set(xlabel="channel 1", ylabel="channel 2", title="eight tokens, no weights")
+    above.set_aspect("equal", adjustable="datalim")  # as wide as its neighbour
 
     for name, values in data.spread.items():
-        (line,) = right.plot(np.median(values, 0), label=name)
+        (line,) = below.plot(np.median(values, 0), label=name)
         layers = np.arange(values.shape[1])
-        right.fill_between(layers, values.min(0), values.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
-    right.set(yscale="log", ylim=(FLOOR / 2, 3))
-    right.set(title="random weights, D = 32", xlabel="layer", ylabel="spread of the tokens")
-    right.text(layers[-1], 2 * FLOOR, "10⁻¹⁰ and below", ha="right", color="0.35")
-    left.legend(loc="upper right", borderaxespad=0, handletextpad=0.2)
-    lines = sorted(right.lines, key=lambda line: -line.get_ydata()[-1])  # in the legend as they end
-    right.legend(handles=lines, loc="center right", bbox_to_anchor=(1.02, 0.36))
+        below.fill_between(layers, values.min(0), values.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
+    below.set(yscale="log", ylim=(FLOOR / 2, 3))
+    below.set(title="random weights, D = 32", xlabel="layer", ylabel="spread of the tokens")
+    below.text(layers[-1], 2 * FLOOR, "10⁻¹⁰ and below", ha="right", color="0.35")
+    above.legend(loc="upper right", borderaxespad=0, handletextpad=0.2)
+    lines = sorted(below.lines, key=lambda line: -line.get_ydata()[-1])  # in the legend as they end
+    below.legend(handles=lines, loc="center right", bbox_to_anchor=(1.02, 0.36))
     return fig
