@@ -42,7 +42,7 @@ def draw(data: FourTermsOfBert) -> Figure:
     """The terms of one head, each row without its mean, which is white, with a minus where they are clearly below it: only
     position–position has stripes along diagonals.
     """
-    fig, axes = figure(2, 2, width=12, height=11, sharex=True, sharey=True)
+    fig, axes = figure(2, 2, height=12, sharex=True, sharey=True)
     limit = np.abs(data.matrices).max()
     n = np.arange(len(data.tokens))
     for ax, name, T in zip(axes.flat, NAMES, data.matrices, strict=True):
@@ -54,7 +54,7 @@ def draw(data: FourTermsOfBert) -> Figure:
         ax.tick_params(left=ax in axes[:, 0], bottom=ax in axes[1])
         ax.spines[:].set(visible=True, color="0.7")
     outer_labels(axes, "key $j$", "query $i$")
-    fig.colorbar(image, ax=axes, shrink=0.6, aspect=30, label="score, less the mean of its row")
+    fig.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=30, label="score, less the mean of its row")
     return fig
 
 

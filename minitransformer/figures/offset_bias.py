@@ -13,15 +13,15 @@ from minitransformer.positions import t5_buckets
 from minitransformer.positions.fire import relative_distance
 from minitransformer.typing import Array
 
-FAR = 60
+FAR = 45
 QUERIES = (24, 240)
 
 
 class OffsetBias(NamedTuple):
     """Numbers by offset o = j − i.
 
-    both       the offsets −60 … 60, and buckets, the number of T5's bucket of each
-    behind     the offsets −60 … 0, and curves, what each formula adds to a score there
+    both       the offsets −45 … 45, and buckets, the number of T5's bucket of each
+    behind     the offsets −45 … 0, and curves, what each formula adds to a score there
     """
 
     both: Array
@@ -50,17 +50,17 @@ LOOKS = (
     {"color": "#8a5a9e", "linestyle": "-", "linewidth": 4},
 )
 LABELS: tuple[tuple[float, float, dict[str, str]], ...] = (  # where the name of each curve stands
-    (-27.5, -1.6, {"ha": "right", "va": "bottom"}),
-    (-50, -4.05, {"va": "top"}),
-    (-59, -2.65, {"va": "bottom"}),
-    (-18.5, -3.78, {"va": "top"}),
-    (-36, -2.7, {"va": "top"}),
+    (-21.5, -1.25, {"ha": "right", "va": "bottom"}),
+    (-38, -3.75, {"va": "top"}),
+    (-27, -2.02, {"va": "bottom"}),
+    (-16, -3.72, {"va": "top"}),
+    (-34, -2.7, {"va": "top"}),
 )
 
 
 def draw(data: OffsetBias) -> Figure:
     """Above T5's buckets, the broader the farther away, orange behind and blue ahead; below what formulas add."""
-    fig, (above, below) = figure(2, 1, width=12, height=8, gridspec_kw={"height_ratios": (1, 4.5)})
+    fig, (above, below) = figure(2, 1, height=8, gridspec_kw={"height_ratios": (1, 4.5)})
     fig.get_layout_engine().set(h_pad=0.12)
     _strip(above, data)
     for (name, curve), look, (x, y, side) in zip(data.curves.items(), LOOKS, LABELS, strict=True):

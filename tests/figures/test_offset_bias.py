@@ -81,7 +81,7 @@ def test_the_strip_has_a_field_for_each_bucket_in_a_colour_of_its_own_and_no_gap
     ]
     assert ends == [*starts[1:], FAR + 0.5]
     colours = [field.get_facecolor() for field in fields]
-    assert len(set(colours)) == len(fields) == len(set(d.buckets)) == 27
+    assert len(set(colours)) == len(fields) == len(set(d.buckets)) == 25
     for field in fields:
         red, _, blue, _ = field.get_facecolor()
         assert (blue < red) == (field.get_x() < 0.4)  # orange behind; offset 0 is the first bucket there
@@ -89,7 +89,7 @@ def test_the_strip_has_a_field_for_each_bucket_in_a_colour_of_its_own_and_no_gap
 
 def test_a_number_on_the_strip_is_the_bucket_under_it_and_fits_into_its_field(d, panels):
     *numbers, near = panels[0].texts
-    assert len(numbers) == 12
+    assert len(numbers) == 10
     fields = [field.get_window_extent() for field in panels[0].patches]
     for text in numbers:
         assert d.buckets[d.both == round(text.get_position()[0])] == [int(text.get_text())]
