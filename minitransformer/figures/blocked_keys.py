@@ -34,7 +34,7 @@ def data(blocks: int = 10, seed: int = 1) -> BlockedKeys:
 def draw(data: BlockedKeys) -> Figure:
     """Left the tiles that are computed, right the keys of each row; the number is that of the block."""
     N, rows = len(data.meets), len(data.keys)
-    fig, axes = figure(1, 2, width=12, height=6, width_ratios=(1, 1))
+    fig, axes = figure(1, 2, height=5.2)
     kinds = np.where(data.meets, DRAWN, 0)
     t = np.arange(N)
     kinds[np.abs(t[:, None] - t) <= 1] = WINDOW

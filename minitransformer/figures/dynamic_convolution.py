@@ -43,7 +43,7 @@ def draw(data: Matrices) -> Figure:
     """Rows are the tokens that look, columns those they look at; the darker, the larger the weight; what is out of reach is grey.
     On the left the rows of one letter are the same, apart from their place; on the right it is the columns that belong together.
     """
-    fig, axes = figure(1, 2, width=12.0, height=8.0)
+    fig, axes = figure(1, 2, height=6.7)
     colours = mpl.colormaps[WEIGHTS].with_extremes(bad="0.85")
     places = range(len(data.letters))
     letters = [letter.replace(" ", "·") for letter in data.letters]
@@ -55,5 +55,5 @@ def draw(data: Matrices) -> Figure:
         ax.tick_params(length=0)
     axes[0].set_ylabel("token")
     axes[1].set_yticklabels([])
-    fig.colorbar(image, ax=axes, location="bottom", shrink=0.4, aspect=30, label="weight")
+    fig.colorbar(image, ax=axes, location="bottom", shrink=0.4, aspect=30, label="weight", ticks=(0, 0.5, 1))
     return fig

@@ -50,7 +50,7 @@ def data() -> FewerKeys:
 
 def draw(data: FewerKeys) -> Figure:
     """One axis for both: 1 is the error of saying nothing."""
-    fig, axes = figure(1, 2, width=12, height=6.4, sharey=True)
+    fig, axes = figure(1, 2, height=6.4, sharey=True)
     layers = np.arange(1, 7)
     for (method, name), marker in zip(METHODS.items(), "osv^", strict=True):
         axes[0].plot(layers, data.untrained[method], marker=marker, markersize=9, label=name)

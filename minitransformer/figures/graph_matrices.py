@@ -39,8 +39,8 @@ def data() -> GraphMatrices:
 
 def draw(data: GraphMatrices) -> Figure:
     """Left the convolution, right the attention; row i sees column j. Lines divide the two clubs into which the club split."""
-    fig, axes = figure(1, 2, width=12, height=6.3)
-    titles = "graph convolution: $N^{-1/2} M N^{-1/2}$", "graph attention, trained"
+    fig, axes = figure(1, 2, height=7)
+    titles = "graph convolution:\n$N^{-1/2} M N^{-1/2}$", "graph attention,\ntrained"
     for ax, M, title in zip(axes, (data.P, data.A), titles, strict=True):
         image = ax.imshow(M, cmap=WEIGHTS, vmin=0, vmax=0.5)
         ax.axhline(data.first - 0.5, color="#555555", linewidth=1.2)
@@ -48,5 +48,5 @@ def draw(data: GraphMatrices) -> Figure:
         ax.set(title=title, xlabel="is seen: $j$", xticks=[], yticks=[])
         ax.spines[["top", "right"]].set_visible(True)
     axes[0].set_ylabel("sees: $i$")
-    fig.colorbar(image, ax=axes, shrink=0.75, label="weight", extend="max")
+    fig.colorbar(image, ax=axes, location="bottom", shrink=0.5, aspect=30, label="weight", extend="max")
     return fig

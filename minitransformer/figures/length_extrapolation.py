@@ -48,7 +48,7 @@ def draw(data: LengthExtrapolation) -> Figure:
 
     Marks are means at a length, lines reach from worst to best seed.
     """
-    fig, axes = figure(2, 2, width=12, height=13.8)
+    fig, axes = figure(2, 2, height=13.8)
     panels = dict(zip(TASKS, (merged(fig, axes[0]), *axes[1]), strict=True))
     order = np.argsort([data.mean("text", name)[0] for name in data.names])
     names, places = [data.names[k] for k in order], np.arange(len(order))
@@ -70,7 +70,7 @@ def draw(data: LengthExtrapolation) -> Figure:
         ax.set_yticks(places, names)
     panels["induction"].tick_params(labelleft=False)  # the names of the panel beside it
     for task in ("copy", "induction"):
-        panels[task].set(xlabel="fraction right: more is better", xlim=(-0.17, 1.04), xticks=(0, 0.5, 1))
+        panels[task].set(xlabel="fraction right:\nmore is better", xlim=(-0.17, 1.04), xticks=(0, 0.5, 1))
     text = panels["text"]
     text.set(xlabel="bits per byte: less is better", xlim=(1.7, 6.15), xticks=(2, 3, 4, 5))
     text.plot([], [], "x", color="0.2", markersize=9, markeredgewidth=2.5, label="no score: its table has ended")

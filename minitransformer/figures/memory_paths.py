@@ -16,8 +16,8 @@ RULES = ("sum", "decay 0.8", "delta", "delta, β = 0.5")
 TITLES = ("they add", "they correct, magnified")
 COLOURS = ("C0", "C3", "C1", "C4")
 LINES = ("-", ":", "--", "-.")
-PLACES = ((3.3, 2.7), (1.2, 2.4), (1.3, 0.15), (0.18, 0.42))  # of the names of rules
-NUMBERS = ((0.93, 1.48), (0.33, 1.48), (-0.1, 1.2))  # and of pairs
+PLACES = ((3.2, 2.8), (0.8, 2.6), (1.3, 0.15), (0.0, 0.42))  # of the names of rules
+NUMBERS = ((0.93, 1.48), (0.17, 1.48), (-0.09, 1.22))  # and of pairs
 
 
 class MemoryPaths(NamedTuple):
@@ -54,7 +54,7 @@ def draw(data: MemoryPaths) -> Figure:
     """Left: the rules that add. Right, magnified: the rules that correct. Rings are contours of the loss, on a grey line the pair
     of its number is right, and the star is least squares.
     """
-    fig, axes = figure(1, 2, width=12, height=5.9)
+    fig, axes = figure(1, 2, height=5.2)
     for ax, rules, top, title in zip(axes, ((0, 1), (2, 3)), (5.0, 1.8), TITLES, strict=True):
         x, y = np.meshgrid(np.linspace(-0.1 * top, top, 120), np.linspace(-0.1 * top, 0.9 * top, 120))
         levels = [0.01, 0.1, 0.5, 1.5, 4, 8, 16]

@@ -26,7 +26,7 @@ def data(n: int = 100, width: int = 64, pairs: tuple[int, ...] = (2, 6, 12)) -> 
 
 def draw(data: SinusoidTable) -> Figure:
     """Left: the whole table. Right: three pairs of its columns, sine and cosine."""
-    fig, (whole, right) = figure(1, 2, width=12, height=7, width_ratios=(1.2, 1))
+    fig, (whole, right) = figure(1, 2, height=7, width_ratios=(1.15, 1))
     image = whole.imshow(data.table, vmin=-1, vmax=1, aspect="auto")  # light is large; cells are too small for a minus
     whole.set(xlabel="channel", ylabel="position $i$", title=r"$\Pi_{i,c}$")
     fig.colorbar(image, ax=whole, ticks=(-1, 0, 1), pad=0.02, aspect=30)
@@ -36,7 +36,7 @@ def draw(data: SinusoidTable) -> Figure:
         ax.plot(data.table[:, 2 * f], label="sine")
         ax.plot(data.table[:, 2 * f + 1], label="cosine")
         ax.set(ylim=(-1.15, 1.15), yticks=(-1, 0, 1), xlim=(0, len(data.table)))
-        ax.set_title(f"channels {2 * f}, {2 * f + 1}: wavelength {data.wavelengths[f]:.0f}")
+        ax.set_title(f"channels {2 * f} and {2 * f + 1},\nwavelength {data.wavelengths[f]:.0f}")
     lines[-1].set_xlabel("position $i$")
     fig.legend(*lines[-1].get_legend_handles_labels(), loc="outside lower right", ncols=2)
     return fig

@@ -33,9 +33,9 @@ def data() -> WhichPosition:
 
 def draw(data: WhichPosition) -> Figure:
     """Left: one answer for a sequence. Right: the ends of a span. A dot is a run, a bar the mean of its row."""
-    fig, axes = figure(1, 2, width=12, height=6, sharey=True)
+    fig, axes = figure(1, 2, height=6, sharey=True)
     titles = {"order": "which mark comes first?", "span": "where is the span?"}
-    rows = [f"{kind}, {form}" for kind in data.kinds for form in data.forms]
+    rows = [form.replace(" ", "\n") for _ in data.kinds for form in data.forms]
     places = np.arange(len(rows))
     for ax, (task, right) in zip(axes, data.right.items(), strict=True):
         for place, scores in zip(places, right.reshape(len(rows), -1), strict=True):
@@ -43,9 +43,13 @@ def draw(data: WhichPosition) -> Figure:
             ax.plot(scores, beside, "o", color="#20639b", markersize=9, alpha=0.75)
             ax.plot(scores.mean(), place, "|", color="0.1", markersize=34, markeredgewidth=3)
         ax.axhline(len(data.forms) - 0.5, color="0.75", linewidth=1.5)
-        ax.set(title=titles[task], xlabel="fraction right", xlim=(-0.04, 1.04), xticks=(0, 0.5, 1))
+        ax.set(title=titles[task], xlabel="fraction right", xlim=(-0.04, 1.04))
+        ax.set_xticks((0, 0.5, 1), ("0", "0.5", "1"))
         ax.grid(axis="x", color="0.85")
         ax.set_axisbelow(True)
     axes[0].set(yticks=places, ylim=(len(rows) - 0.5, -0.5))
     axes[0].set_yticklabels(rows)
+    for group, kind in enumerate(data.kinds):
+        middle = (group + 0.5) * len(data.forms) - 0.5
+        axes[0].text(-0.68, middle, kind, rotation=90, ha="center", va="center")
     return fig
