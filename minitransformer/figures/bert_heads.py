@@ -42,7 +42,7 @@ def data() -> Heads:
 
 def draw(heads: Heads) -> Figure:
     """Six attention matrices: row i is the token that looks, column j the token looked at, dark is much weight."""
-    fig, axes = figure(3, 2, width=11.0, height=16.5, sharex=True, sharey=True)
+    fig, axes = figure(3, 2, height=16.8, sharex=True, sharey=True)
     n, marks = np.arange(len(heads.tokens)), {".": "full stop", "'": "apostrophe"}
     names = [marks.get(token, token) for token in heads.tokens]
     for ax, A, pattern, (block, head) in zip(axes.flat, heads.A, PATTERNS, heads.best, strict=True):

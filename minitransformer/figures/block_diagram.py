@@ -61,7 +61,7 @@ def _done(block: Block, name: str, params: Tree, X: Array, symbols: dict[int, st
 
 def draw(data: BlockDiagram) -> Figure:
     """Pre-norm beside post-norm; the stream is the thick line on the left, and what is added to it comes from the right."""
-    fig, axes = figure(1, 2, width=11.0, height=8.0)
+    fig, axes = figure(1, 2, height=8.0)
     titles = {"pre": "pre-norm: X + F(LN(X))", "post": "post-norm: LN(X + F(X))"}
     for ax, (order, steps) in zip(axes, STEPS.items(), strict=True):
         ax.set(xlim=(-0.75, 4.75), ylim=(-0.6, 8.5))

@@ -29,13 +29,14 @@ def data() -> ContentOrPlace:
 
 def draw(data: ContentOrPlace) -> Figure:
     """A mark for each training, square where tokens are compared; the line is what a guess has right."""
-    fig, axes = figure(1, 2, width=11, height=4.8, sharey=True)
+    fig, axes = figure(1, 2, height=4.8, sharey=True)
     for ax, (question, kinds) in zip(axes, data.right.items(), strict=True):
         for row, (kind, parts) in enumerate(kinds.items()):
             marker, colour = ("s", "#c8553d") if "dot product" in kind else ("o", "#20639b")
             ax.scatter(parts, np.full(len(parts), row), s=130, marker=marker, color=colour, alpha=0.7, linewidth=0)
         ax.axvline(1 / 8, color="0.5", linewidth=1.5, linestyle="--")
-        ax.set(title=f"asked by {question}", xlabel="fraction right", xlim=(0, 1.04), xticks=(0, 0.5, 1))
+        ax.set(title=f"asked by {question}", xlabel="fraction right", xlim=(0, 1.04))
+        ax.set_xticks((0, 0.5, 1), ("0", "0.5", "1"))
         ax.set_yticks(range(len(kinds)), list(kinds))
         ax.grid(axis="y", color="0.9")
         ax.set_axisbelow(True)

@@ -27,7 +27,7 @@ def data(seed: int = 0) -> DateAttention:
 def draw(data: DateAttention) -> Figure:
     """One map for each date: the row of a character is where the model looked when it wrote it."""
     widths = [len(r) for r in data.read]
-    fig, axes = figure(1, len(widths), width=11.0, height=5.2, width_ratios=widths, squeeze=False)
+    fig, axes = figure(1, len(widths), height=5.2, width_ratios=widths, squeeze=False)
     for ax, read, written, A in zip(axes[0], data.read, data.written, data.A, strict=True):
         image = ax.pcolormesh(A, vmin=0, vmax=1, cmap=WEIGHTS, edgecolors="0.9", linewidth=0.5)
         ax.set_xticks(np.arange(len(read)) + 0.5, list(read), family="monospace")

@@ -63,8 +63,8 @@ BRANCH = 2.35  # height of a norm, a layer, and the way back to the stream
 
 def draw(data: EncoderDecoderData) -> Figure:
     """Two stacks, one block of each drawn in full; both have their boxes inside, so that Z has a short way."""
-    fig, ax = figure(width=11.0, height=9.6)
-    ax.set(xlim=(-0.9, 11.1), ylim=(-1.15, 9.35))
+    fig, ax = figure(width=10.4, height=9.6)
+    ax.set(xlim=(-0.5, 11.05), ylim=(-1.15, 9.35))
     ax.axis("off")
     top, _ = _stack(ax, 0.3, 1, data.encoder, data, "encoder", "source (m)")
     end, middle = _stack(ax, 9.9, -1, data.decoder, data, "decoder", "target (n)")

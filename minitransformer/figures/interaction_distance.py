@@ -79,7 +79,7 @@ def _networks(rng: np.random.Generator) -> list[tuple[str, Any, Tree]]:
 
 def draw(data: Distances) -> Figure:
     """Above, networks against n. Below, stacked windows against n, and the field that grows layer by layer."""
-    fig, axes = figure(2, 2, width=11, height=11, height_ratios=(1, 0.9))
+    fig, axes = figure(2, 2, height=11, height_ratios=(1, 0.9))
     _draw_networks(merged(fig, axes[0]), data)
     _draw_windows(axes[1, 0], data)
     _draw_field(axes[1, 1], data.field)

@@ -49,7 +49,7 @@ def data() -> KarateClub:
 
 def draw(data: KarateClub) -> Figure:
     """A thick, dark line means much attention. Circles and squares are the two clubs that came of it; 0 and 33 were known."""
-    fig, ax = figure(1, 1, width=11, height=7.2)
+    fig, ax = figure(height=7.2)
     strength = np.clip(data.weights / 0.5, 0.05, 1)
     lines = data.places[data.links]
     greys = [(0.2, 0.2, 0.2, 0.15 + 0.7 * s) for s in strength]
@@ -66,5 +66,5 @@ def draw(data: KarateClub) -> Figure:
         ax.text(x, y, str(i), ha="center", va="center", fontsize=18, color=ink, fontweight=weight, zorder=4)
     ax.set_axis_off()
     ax.margins(0.06)
-    ax.legend(loc="lower left", markerscale=0.8)
+    ax.legend(loc="lower right", markerscale=0.8)
     return fig

@@ -59,7 +59,7 @@ def _matrix(ax: Axes, x: float, shape: tuple[int, int], colour: str, name: str) 
 
 def draw(data: MultiplicationOrder) -> Figure:
     """Matrices in proportion, with their sizes: dashed, what is multiplied first; then the result; N at the right."""
-    fig, axes = figure(2, 1, width=11.75, height=8)
+    fig, axes = figure(2, 1, width=10.4, height=7.2)
     titles = "the matrix of pairs first", "the sums over keys first"
     formulas = (r"$n^2 r + n^2 d_v$", r"$n r d_v + n r d_v$")
     colours = ("#9fc1dd", "#e9b8a6", "#a9cfb4")
@@ -82,6 +82,6 @@ def draw(data: MultiplicationOrder) -> Figure:
         ax.text(END - 5, 0, "=", ha="center", va="center", fontsize=26)
         _matrix(ax, END, (data.n, data.dv), "0.85", "$N$")
         ax.set_title(f"{title}: {formula} = {sum(order.costs):,} products", loc="left", x=0.01)
-        ax.set(xlim=(-6, END + NARROWEST + 2), ylim=(-36, 36), aspect="equal")
+        ax.set(xlim=(-7, END + NARROWEST + 3), ylim=(-36, 36), aspect="equal")
         ax.axis("off")
     return fig

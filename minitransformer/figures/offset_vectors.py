@@ -27,7 +27,7 @@ def data(n: int = 7, clip: int = 2) -> OffsetVectors:
 def draw(data: OffsetVectors) -> Figure:
     """A shade for each vector: in columns where products are made, along diagonals where they are used."""
     n, columns = data.products.shape
-    fig, (left, right) = figure(1, 2, width=11, height=5.6, width_ratios=[columns, n])
+    fig, (left, right) = figure(1, 2, height=5.2, width_ratios=[columns, n])
     _cells(left, data.products)
     _cells(right, data.pairs)
     left.set(title="multiply: $T = Q\\,a^{K⊤}$", xlabel="offset $o$", ylabel="query $i$")

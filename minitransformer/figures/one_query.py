@@ -45,21 +45,21 @@ def data() -> OneQuery:
 # The drawing, in inches
 UNIT, STEP = 0.165, 0.4  # of a bar for a number of 1; from one channel to the next
 QUERY_AT, FIRST, ROW = 6.12, 4.6, 0.88  # heights of the query and of the first word; from one word to the next
-KEYS_AT, SCORES_AT, WEIGHTS_AT, VALUES_AT, WEIGHTED_AT = 1.6, 4.75, 6.35, 8.6, 10.25
+KEYS_AT, SCORES_AT, WEIGHTS_AT, VALUES_AT, WEIGHTED_AT = 1.3, 4.3, 5.45, 7.35, 8.95
 SAME, OPPOSITE, VALUE, LENGTH, BEHIND = "#20639b", "#c8553d", "#3b8554", "0.35", "0.82"
 
 
 def draw(data: OneQuery) -> Figure:
     """Left, keys before the query in grey: full bars add to the score, hollow ones take away. Then scores, weights, values."""
-    fig, ax = figure(width=11.6, height=7.79)
-    ax.set(xlim=(0, 11.6), ylim=(-0.77, 7.02), aspect="equal")
+    fig, ax = figure(width=10.3, height=7.79)
+    ax.set(xlim=(0, 10.3), ylim=(-0.77, 7.02), aspect="equal")
     ax.axis("off")
-    ax.text(1.05, QUERY_AT, f"{ATE + 1}  {WORDS[ATE]}", ha="right", va="center")
+    ax.text(0.95, QUERY_AT, f"{ATE + 1}  {WORDS[ATE]}", ha="right", va="center")
     _behind(ax, data.q, KEYS_AT, QUERY_AT)
     _bars(ax, data.q, KEYS_AT, QUERY_AT, ())
     for j, (word, k, v) in enumerate(zip(WORDS, data.K, data.V, strict=True)):
         y = FIRST - ROW * j
-        ax.text(1.05, y, f"{j + 1}  {word}", ha="right", va="center")
+        ax.text(0.95, y, f"{j + 1}  {word}", ha="right", va="center")
         _behind(ax, data.q, KEYS_AT, y)
         _bars(ax, k, KEYS_AT, y, [SAME if number > 0 else OPPOSITE for number in data.q * k])
         _length(ax, SCORES_AT, y, 0.25 * data.S[j])
@@ -84,7 +84,7 @@ def _words(ax: Axes, data: OneQuery, below: float) -> None:
     named = {
         middle: ("keys", "$k_j$"),
         SCORES_AT - 0.1: ("scores", rf"$S_{{{i}j}} = \langle q_{i}, k_j\rangle / \sqrt{{{len(data.q)}}}$"),
-        WEIGHTS_AT + 0.8: ("weights", f"$A_{{{i}j}}$, by softmax"),
+        WEIGHTS_AT + 0.5: ("weights", f"$A_{{{i}j}}$"),
         VALUES_AT + 0.6: ("values", "$v_j$"),
         WEIGHTED_AT + 0.6: ("weighted", rf"$A_{{{i}j}}\,v_j$"),
     }

@@ -50,7 +50,7 @@ def data() -> Pondering:
 def draw(data: Pondering) -> Figure:
     """Left where each token stands before each step, dark when it has arrived; right the steps that each has taken."""
     n, longest = len(data.leads_to), data.N.max()
-    fig, (left, right) = figure(1, 2, width=11, height=5)
+    fig, (left, right) = figure(1, 2, height=5)
     arrived = data.places[:longest] == 0
     left.imshow(arrived, cmap="Blues", vmin=0, vmax=1.6, aspect="auto")
     for t, i in np.ndindex(longest, n):

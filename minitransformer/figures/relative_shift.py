@@ -41,7 +41,7 @@ def data(n: int = 4) -> RelativeShift:
 
 def draw(data: RelativeShift) -> Figure:
     """Above T, below the same line cut into rows that are one shorter, with S in a frame."""
-    fig, (above, below) = figure(2, 1, width=11, height=9)
+    fig, (above, below) = figure(2, 1, height=9)
     n = len(data.T)
     line = data.T.ravel()
     _cells(above, data, data.T, set(line[: n - 1]) | {line[-1]})

@@ -31,7 +31,7 @@ def data() -> Rotation:
 
 def draw(data: Rotation) -> Figure:
     """Dashed the words, solid the words at their places, and the angle between them."""
-    fig, axes = figure(1, 2, width=11, height=4.6)
+    fig, axes = figure(1, 2, height=4.2)
     circle = np.linspace(0, 2 * np.pi, 200)
     for ax, (i, j), turned, score in zip(axes, PLACES, data.turned, data.scores, strict=True):
         ax.plot(np.cos(circle), np.sin(circle), color="#cccccc", linewidth=1, linestyle="-")

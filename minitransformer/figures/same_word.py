@@ -83,7 +83,7 @@ def draw(data: SameWord) -> Figure:
     """A panel for each idea, from its lowest score (dark) to its highest (bright). Beside it stand its name, both scores, and
     what to see: red where there are no stripes, or not everywhere.
     """
-    fig, axes = figure(4, 2, width=11.75, height=13.2, sharex=True, sharey=True)
+    fig, axes = figure(4, 2, width=10.4, height=13.2, sharex=True, sharey=True)
     for ax, (idea, seen) in zip(axes.flat, DRAWN.items(), strict=True):
         name, S = next(found for found in data.scores.items() if found[0].startswith(idea))
         ax.imshow(S)

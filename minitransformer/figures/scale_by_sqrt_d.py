@@ -46,7 +46,7 @@ def _of_rows(S: Array) -> tuple[float, float, float]:
 
 def draw(data: Scales) -> Figure:
     """Against d: how large the largest weight of a row gets, and how much gradient goes through softmax."""
-    fig, (left, right) = figure(1, 2, width=11, height=5.2)
+    fig, (left, right) = figure(1, 2, height=5.2)
     for ax, lines in ((left, data.largest), (right, data.passed)):
         for line, marker in zip(lines, "so^", strict=True):
             ax.plot(data.d, line, marker=marker, markersize=9)

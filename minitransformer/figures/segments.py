@@ -46,7 +46,7 @@ def data(n: int = 16, segment: int = SEGMENT, memory: int = MEMORY, layers: int 
 def draw(data: Segments) -> Figure:
     """Dots are rows, tokens to the right and layers upwards. Above one step of training, below what the last token has seen."""
     layers, n = data.depends.shape
-    fig, (left, right) = figure(2, 1, width=11, height=9)
+    fig, (left, right) = figure(2, 1, height=9)
     last = np.arange(n) // SEGMENT == n // SEGMENT - 1
     for layer in range(1, layers):
         for i, j in np.argwhere(data.looks & last[:, None]):
@@ -62,8 +62,8 @@ def draw(data: Segments) -> Figure:
             ax.axvline(edge - 0.5, color="0.6", linestyle="--", linewidth=1.5, zorder=0)
         ax.set(xticks=range(n), yticks=range(layers), yticklabels=["embedding", *map(str, range(1, layers))])
         ax.set(ylabel="layer", xlim=(-0.7, n - 0.3), ylim=(-0.35, layers - 0.65))
-    left.set_title("training: the last segment looks at itself, and at constants (dotted)")
-    right.set_title(f"evaluation: token {n - 1} depends on {LAYERS} · {MEMORY} tokens before its segment")
+    left.set_title("training: the last segment looks at itself, and at constants (dotted)", x=0.42)
+    right.set_title(f"evaluation: token {n - 1} depends on {LAYERS} · {MEMORY} tokens before its segment", x=0.42)
     right.set_xlabel("token")
     return fig
 

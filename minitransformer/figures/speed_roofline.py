@@ -14,7 +14,7 @@ SHOWN = ("NumPy, the definition", "NumPy in tiles", "exp2 by a polynomial", "the
 
 def draw(data: Speed) -> Figure:
     """Rate against intensity, under the roofs of one core and of all; an arrow from the definition to its tiles."""
-    fig, ax = figure(width=11, height=5.8)
+    fig, ax = figure(height=5.6)
     x, (one, many) = np.geomspace(1, 30_000, 400), data.cores
     points = {name: (stairs()[name].intensity(LONG), data.rate(name)) for name in SHOWN}
     for number, line, name in ((many, "-", f"roof of {many} cores"), (one, "--", "roof of one core")):

@@ -26,11 +26,11 @@ def data() -> StaticAndDynamic:
 
 def draw(data: StaticAndDynamic) -> Figure:
     """Left GAT: rows of two kinds, all with the same favourite. Right GATv2: every row has its own, on the diagonal."""
-    fig, axes = figure(1, 2, width=11.5, height=5.8)
+    fig, axes = figure(1, 2, height=6.7)
     for ax, A, title in zip(axes, data, ("GAT: one order for all", "GATv2: an order of one's own"), strict=True):
         image = ax.imshow(A, cmap=WEIGHTS, vmin=0, vmax=1)
         ax.set(title=title, xlabel="key $j$", xticks=range(len(A)), yticks=range(len(A)))
         ax.spines[["top", "right"]].set_visible(True)
     axes[0].set_ylabel("query $i$")
-    fig.colorbar(image, ax=axes, shrink=0.8, label="$A_{ij}$")
+    fig.colorbar(image, ax=axes, location="bottom", shrink=0.5, aspect=30, label="$A_{ij}$")
     return fig

@@ -52,6 +52,8 @@ def figure(
 ) -> tuple[Figure, Any]:
     """A figure in the style of the book and its axes (one, or an array of them), `width` × `height` inches.
 
+    At most 10.4 inches wide, letters have 9 pixels or more on a phone.
+
     What the calling module and function say about themselves goes with it, as its alternative text.
     """
     mpl.rcParams.update(STYLE)

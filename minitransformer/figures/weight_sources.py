@@ -43,7 +43,7 @@ def draw(data: WeightSources) -> Figure:
 
     Rows of a word that occurs twice are the same in both. Columns are the same only where tokens are compared.
     """
-    fig, axes = figure(2, 2, width=10.5, height=10.4, width_ratios=[0.8, 1])
+    fig, axes = figure(2, 2, width=10.4, height=10.4, width_ratios=[0.8, 1])
     graphs = (
         ("a) dot product", ["$x_i$, $x_j$", r"$W_q$, $W_k$", r"$q_i\cdot k_j/\sqrt{d}$", "softmax over $j$"]),
         ("b) dense synthesizer", ["$x_i$", r"$W_1$, ReLU", r"$W_2$: one number for each $j$", "softmax over $j$"]),

@@ -42,7 +42,7 @@ def draw(data: WhichPays) -> Figure:
     A row for each of the others. A bar begins where a training step takes less time than that of dense attention, the
     stroke stands where a forward pass alone does; a grey cross, at the longest text that was run: in training it never did.
     """
-    fig, ax = figure(width=11.75, height=9.8)
+    fig, ax = figure(width=10.4, height=9.8)
     at_once = (data.pays < ABOUT * LENGTHS[0]).all(1)  # never for NaN
     early, late = (np.flatnonzero(some) for some in (at_once, ~at_once))
     rows = [(data.pays[early].min(0), data.until[early].max())]
@@ -66,6 +66,6 @@ def draw(data: WhichPays) -> Figure:
     ax.grid(axis="x", color="0.85")
     ax.set_axisbelow(True)
     ax.minorticks_off()
-    named = textwrap.fill(", ".join(data.names[k] for k in early), 84, break_on_hyphens=False)
+    named = textwrap.fill(", ".join(data.names[k] for k in early), 74, break_on_hyphens=False)
     fig.suptitle(named, x=0.02, ha="left", fontsize=18, linespacing=1.3)
     return fig

@@ -37,7 +37,7 @@ def compute(data: dict[str, Any], segment: int, memory: int, layers: int, token:
 
 def still(data: dict[str, Any]) -> Figure:
     """The last of 32 tokens, segments of eight, three layers: a memory of eight rows above, of a single row below."""
-    fig, axes = figure(2, 1, width=11, height=6.4, sharex=True)
+    fig, axes = figure(2, 1, height=6.4, sharex=True)
     for ax, memory in zip(axes, (8, 1), strict=True):
         found = compute(data, 8, memory, LAYERS, N - 1)
         for layer in range(LAYERS + 1):

@@ -6,11 +6,10 @@ from xml.etree import ElementTree
 import pytest
 
 from minitransformer.figures import figure, save
-from minitransformer.figures.style import COLUMN
 
 SVG = "{http://www.w3.org/2000/svg}"
 SMALLEST = 18  # points at full size
-ON_THE_PAGE = 16  # pixels, in a column of JupyterLab
+ON_A_PHONE = 9  # pixels, where a figure is as wide as a page of 375
 
 
 def sizes(svg):
@@ -25,11 +24,11 @@ def test_letters_are_large_enough(root):
     assert {name: size for name, size in found.items() if size is None or size < SMALLEST - 0.01} == {}
 
 
-def test_letters_are_large_enough_in_a_column(root):
+def test_letters_are_large_enough_on_a_phone(root):
     for path in sorted((root / "figures").glob("*.svg")):
         svg = path.read_text(encoding="utf-8")
         width = float(re.search(r'width="([\d.]+)pt"', svg)[1])
-        assert min(sizes(svg)) * min(1, COLUMN / width) > ON_THE_PAGE, path.name
+        assert min(sizes(svg)) * 375 / width >= ON_A_PHONE, path.name
 
 
 @pytest.mark.parametrize("size", [9, 18])

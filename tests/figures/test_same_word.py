@@ -123,4 +123,4 @@ def test_the_threshold_of_fire_stands_at_its_row(d):
 
 def test_it_fits_on_a_screen(d):
     width, height = same_word.draw(same_word.SameWord(d)).get_size_inches()
-    assert COLUMN * height / width <= 1000
+    assert min(COLUMN, 72 * width) * height / width <= 1000
