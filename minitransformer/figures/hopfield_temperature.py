@@ -53,7 +53,7 @@ def draw(data: Temperature) -> Figure:
     show_strip(above, shown, [f"β = {beta:.3g}" for beta in PICTURES], gap=4)
     below.plot(data.betas, data.ends, "-", marker="o", label="different ends of 30 queries")
     below.plot(data.betas, data.last_use.mean(1), "--", marker="s", label="patterns in an end, mean")
-    below.plot(data.betas, data.first_use.mean(1), "-.", label="patterns in use after one step, mean")
+    below.plot(data.betas, data.first_use.mean(1), "-.", label="patterns in use\nafter one step, mean")
     below.axvline(turning_point(), color="0.3", linestyle=":", linewidth=2)
     below.set(xscale="log", yscale="log", xlabel="inverse temperature $\\beta$", ylabel="ends, or patterns")
     plain_ticks(below, x=[1, 2, 4, 8, 16, 32, 64, 128], y=[1, 3, 10, 30])

@@ -51,5 +51,6 @@ def draw(data: ReadingAndWriting) -> Figure:
         axes.set_xticks(data.lengths, ["64", "256", "1k", "4k", "16k", "64k"])
         axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
+    write.set_yticks([0.3, 1, 3, 10])
     fig.legend(loc="outside lower center", ncols=3)
     return fig

@@ -67,7 +67,7 @@ def draw(data: TruncatedExp) -> Figure:
         above.plot(data.t, curve, label=f"degree {degree}")
     above.axhline(0, color="black", linewidth=1, linestyle="-")
     above.set(xlabel="$t$", ylabel="weight", ylim=(-6, 10), title="exp and three polynomials")
-    above.legend(loc="lower right")
+    above.legend(loc="upper center")
     for (size, errors), marker in zip(data.errors.items(), "o^s", strict=True):
         below.plot(data.degrees, errors, marker=marker)
         last = np.isfinite(errors).sum() - 1

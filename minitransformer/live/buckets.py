@@ -79,5 +79,6 @@ def still(data: dict[str, Any]) -> Figure:
         right.plot(each["keys_met"], each["weight_found"], marker=marker, markersize=8, label=f"{buckets} buckets")
     right.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1.5)
     right.set(xlim=(0, 1), ylim=(0, 1.04), xlabel="share of the keys met", ylabel="share of weight found")
-    right.legend(loc="lower right")
+    right.set(xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
+    right.legend(loc="lower right", handlelength=1.5, borderaxespad=0)
     return fig

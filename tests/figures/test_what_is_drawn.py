@@ -42,7 +42,7 @@ def test_hopfield_temperature():
     found = hopfield_temperature.data()
     axis = hopfield_temperature.draw(found).axes[1]
     assert np.array_equal(line(axis, "patterns in an end, mean"), found.last_use.mean(1))
-    assert np.array_equal(line(axis, "patterns in use after one step, mean"), found.first_use.mean(1))
+    assert np.array_equal(line(axis, "patterns in use\nafter one step, mean"), found.first_use.mean(1))
 
 
 def test_static_and_dynamic():
