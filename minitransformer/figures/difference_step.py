@@ -68,9 +68,9 @@ def draw(d: DifferenceStep) -> Figure:
     """Both axes logarithmic, so that a power of h is a straight line; grey lines have the slopes that theory gives."""
     fig, ax = figure(width=10, height=6)
     for start, end, power, label, shift in (
-        (1e-11, 1e-8, -1, "∝ 1/h", (-14, -18)),
-        (1e-6, 1e-4, 1, "∝ h", (-10, 14)),
-        (1e-3, 1e-1, 2, "∝ h²", (22, -8)),
+        (1e-11, 1e-8, -1, "∝ $1/h$", (-14, -18)),
+        (1e-6, 1e-4, 1, "∝ $h$", (-10, 14)),
+        (1e-3, 1e-1, 2, "∝ $h^2$", (22, -8)),
     ):
         curve, factor = (d.one_sided, 5) if power == 1 else (d.central, 0.2)
         middle = np.sqrt(start * end)
@@ -89,5 +89,5 @@ def draw(d: DifferenceStep) -> Figure:
     ax.plot(*dot, "o", color="#20639b", markersize=11)
     ax.annotate("check_pullback", dot, (-10, -16), textcoords="offset points", ha="right", va="center")
     ax.set(xscale="log", yscale="log", xlim=(1e-12, 1), ylim=(2e-12, 30))
-    ax.set(xlabel="step h", ylabel="relative error of the quotient")
+    ax.set(xlabel="step $h$", ylabel="relative error of the quotient")
     return fig

@@ -68,7 +68,7 @@ def draw(data: FeatureError) -> Figure:
         for name, marker in zip(kinds, "os^D", strict=True):
             ax.plot(data.directions, data.rms(size, name), marker=marker, label=name)
         ax.axhline(data.average[size], color="0.6", linewidth=5, linestyle="-", zorder=0, label="average of all values")
-        ax.set(xscale="log", yscale="log", ylim=limits, xlabel="directions $R$", ylabel="relative error of Y")
+        ax.set(xscale="log", yscale="log", ylim=limits, xlabel="directions $R$", ylabel="relative error of $Y$")
         plain_ticks(ax, x=data.directions[::2], y=ticks)
         ax.set_title(f"entries of deviation {size:g}")
     axes[0].legend(loc="upper right", labelspacing=0.3, borderaxespad=0)

@@ -42,7 +42,7 @@ def draw(data: Maps) -> Figure:
     for ax, A, distance in zip(axes[1], data.attention, data.distances, strict=True):
         picture = _map(ax, A, letters, letters)
         ax.set_title(f"head, mean distance {distance:.1f}")
-    outer_labels(axes, "column j", "row i")
+    outer_labels(axes, "column $j$", "row $i$")
     fig.colorbar(picture, ax=axes, label="weight", location="bottom", shrink=0.6, aspect=30, pad=0.02)
     return fig
 

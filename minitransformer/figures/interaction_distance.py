@@ -91,7 +91,7 @@ def _draw_networks(ax: Any, data: Distances) -> None:
         (drawn,) = ax.plot(data.n, line, marker=marker, markersize=7)
         end = (data.n[-1], line[-1])
         ax.annotate(name, end, (14, up), textcoords="offset points", va="center", color=drawn.get_color())
-    ax.set(title="one layer", xlabel="number of tokens n", ylabel="‖∂$y_n$/∂$x_1$‖ / √D")
+    ax.set(title="one layer", xlabel="number of tokens $n$", ylabel="‖∂$y_n$/∂$x_1$‖ / √D")
     ax.set(yscale="log", ylim=(1e-30, 1e9), xlim=(-3, 190))
     ax.set_xticks(range(0, 129, 32))
     ax.set_yticks([1e-30, 1e-20, 1e-10, 1])
@@ -103,7 +103,7 @@ def _draw_windows(ax: Any, data: Distances) -> None:
     for line, layers, marker in zip(data.windows, DEPTHS, "ov^", strict=True):
         shown = np.maximum(line, floor)
         ax.plot(data.short, shown, marker=marker, markersize=7, label=f"{layers} layers", clip_on=False)
-    ax.set(title="stacked word windows", xlabel="number of tokens n", ylabel="‖∂$y_n$/∂$x_1$‖ / √D")
+    ax.set(title="stacked word windows", xlabel="number of tokens $n$", ylabel="‖∂$y_n$/∂$x_1$‖ / √D")
     ax.set(yscale="log", ylim=(floor, 1e4), xticks=range(0, 41, 8))
     ax.minorticks_off()
     ax.set_yticks([floor, 1e-6, 1e-3, 1], ["0", *(f"$10^{{{k}}}$" for k in (-6, -3, 0))])
@@ -114,6 +114,6 @@ def _draw_field(ax: Any, field: Array) -> None:
     layers, n = field.shape
     seen = np.log10(np.where(field > 0, field, np.nan))
     picture = ax.imshow(seen, aspect="auto", extent=(-(n / 2), n / 2, layers + 0.5, 0.5), cmap="viridis")
-    ax.set(title="seen by the middle row", xlabel="offset j − i", ylabel="layers of windows", facecolor="white")
+    ax.set(title="seen by the middle row", xlabel="offset $j − i$", ylabel="layers of windows", facecolor="white")
     ax.set_yticks(range(1, layers + 1))
     ax.figure.colorbar(picture, ax=ax, label="log₁₀ influence; white: 0")

@@ -57,6 +57,6 @@ def draw(data: MemoryThroughTime) -> Figure:
         image = ax.imshow(np.ma.masked_invalid(error), vmin=0, vmax=1.75, cmap="viridis", aspect="auto")
         ax.axvline(BORDER - 0.5, color="black", linestyle=":", linewidth=2)
         ax.set_title(name)
-    outer_labels(axes, "position t", "pair")
+    outer_labels(axes, "position $t$", "pair")
     fig.colorbar(image, ax=axes, label="error of what its key reads")
     return fig

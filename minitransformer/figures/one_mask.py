@@ -47,11 +47,11 @@ def draw(data: OneMask) -> Figure:
     image = left.imshow(np.where(data.L > 0, data.L, np.nan), cmap=WEIGHTS, vmin=0, vmax=1)
     rows, columns = data.block.shape
     left.add_patch(Rectangle((-0.5, SPLIT - 0.5), columns, rows, fill=False, edgecolor="#c8553d", linewidth=4))
-    left.set(xlabel="key j", ylabel="query i", title="$L_{ij}$", xticks=range(0, 12, 3), yticks=range(0, 12, 3))
+    left.set(xlabel="key $j$", ylabel="query $i$", title="$L_{ij}$", xticks=range(0, 12, 3), yticks=range(0, 12, 3))
     fig.colorbar(image, ax=left, shrink=0.8, label="what is left")
     for (name, count), marker in zip(data.multiplications.items(), "os^", strict=True):
         right.plot(data.lengths, count, marker=marker, label=name)
-    right.set(xscale="log", yscale="log", xlabel="length n", ylabel="multiplications")
+    right.set(xscale="log", yscale="log", xlabel="length $n$", ylabel="multiplications")
     for line, place in zip(right.lines, ((3000, 6e9), (16384, 1e6), (16384, 1.2e5)), strict=True):
         right.text(*place, str(line.get_label()), color=line.get_color(), ha="right")
     fig.get_layout_engine().set(wspace=0.06)  # or two labels look like one

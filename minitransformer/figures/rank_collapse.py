@@ -95,7 +95,7 @@ def draw(data: RankCollapse) -> Figure:
         layers = np.arange(values.shape[1])
         below.fill_between(layers, values.min(0), values.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
     below.set(yscale="log", ylim=(FLOOR / 2, 3))
-    below.set(title="random weights, D = 32", xlabel="layer", ylabel="spread of the tokens")
+    below.set(title="random weights, $D$ = 32", xlabel="layer", ylabel="spread of the tokens")
     below.text(layers[-1], 2 * FLOOR, "10⁻¹⁰ and below", ha="right", color="0.35")
     above.legend(loc="upper right", borderaxespad=0, handletextpad=0.2)
     lines = sorted(below.lines, key=lambda line: -line.get_ydata()[-1])  # in the legend as they end

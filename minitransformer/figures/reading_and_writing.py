@@ -45,7 +45,7 @@ def draw(data: ReadingAndWriting) -> Figure:
         read.plot(data.lengths, data.reading[name], look, markersize=8, label=name)
         write.plot(data.lengths, 1000 * data.writing[name], look, markersize=8)
     read.set(ylabel="seconds to read the text")
-    write.set(xlabel="tokens read, n", ylabel="ms for one more token")
+    write.set(xlabel="tokens read, $n$", ylabel="ms for one more token")
     for axes in (read, write):
         axes.set(xscale="log", yscale="log")
         axes.set_xticks(data.lengths, ["64", "256", "1k", "4k", "16k", "64k"])

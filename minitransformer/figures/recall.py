@@ -55,7 +55,7 @@ def draw(data: Recall) -> Figure:
         for name, line, look in zip(RULES, error, ("C0o-", "C1s--", "C5^-."), strict=True):
             ax.plot(data.pairs, line, look, label=name)
         ax.plot(m, np.sqrt((m - 1) / WIDTH), color="black", linestyle="-", linewidth=1, label=r"$\sqrt{(m-1)/d}$")
-        ax.set(title=kind, xlabel="pairs m", ylim=(0, 3))
+        ax.set(title=kind, xlabel="pairs $m$", ylim=(0, 3))
     axes[0].set_ylabel("error of what a key reads")
     axes[0].legend()
     return fig

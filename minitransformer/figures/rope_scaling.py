@@ -50,7 +50,7 @@ def draw(data: RopeScaling) -> Figure:
     colours = ("#7fa8cb", "#20639b", "#0b2740")
     for k, (n, colour, marker) in enumerate(zip(data.lengths, colours, "osD", strict=True)):
         bits, y = np.array([row[:, k] for row in data.bits.values()]), places + 0.25 * (k - 1)
-        below.plot(bits.mean(1), y, marker, color=colour, markersize=10, linestyle="none", label=f"n = {n}")
+        below.plot(bits.mean(1), y, marker, color=colour, markersize=10, linestyle="none", label=f"$n$ = {n}")
         below.hlines(y, bits.min(1), bits.max(1), color=colour, linewidth=2.5)
     for place in places[::2]:
         below.axhspan(place - 0.5, place + 0.5, color="0.955", zorder=0)

@@ -42,8 +42,8 @@ def draw(data: SinkhornOrder) -> Figure:
         S = data.orders[temperature]
         N = len(S)
         image = ax.imshow(S, cmap=WEIGHTS, vmin=0, vmax=1, extent=(0.5, N + 0.5, N + 0.5, 0.5))
-        ax.set(title=f"P, τ = {temperature:g}", xticks=(1, N), yticks=(1, N))
+        ax.set(title=f"$P$, τ = {temperature:g}", xticks=(1, N), yticks=(1, N))
         ax.set(xlabel="block $s$", ylabel="sorted block $u$")
         ax.spines[["top", "right"]].set_visible(True)
-    fig.colorbar(image, ax=axes[1:], shrink=0.8, ticks=(0, 0.5, 1), label="entry of P")
+    fig.colorbar(image, ax=axes[1:], shrink=0.8, ticks=(0, 0.5, 1), label="entry of $P$")
     return fig

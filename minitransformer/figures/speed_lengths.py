@@ -44,7 +44,7 @@ def draw(data: Speed) -> Figure:
     time.set_title("ms for a forward pass")
     memory.set_title("MiB for the backward pass")
     for axes in (time, memory):
-        axes.set(xscale="log", yscale="log", xlabel="n")
+        axes.set(xscale="log", yscale="log", xlabel="tokens $n$")
         axes.set_xticks(data.n[::2], [f"{n}" if n < 1024 else f"{n // 1024}k" for n in data.n[::2]])
         axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()

@@ -72,7 +72,7 @@ def draw(data: TruncatedExp) -> Figure:
         below.plot(data.degrees, errors, marker=marker)
         last = np.isfinite(errors).sum() - 1
         below.text(data.degrees[last] + 0.7, errors[last], f"{size**2:g}", va="center")
-    below.set(yscale="log", ylim=(1e-10, 3), xlabel="degree", ylabel="relative error of Y", xticks=data.degrees[1::2])
+    below.set(yscale="log", ylim=(1e-10, 3), xlabel="degree", ylabel="relative error of $Y$", xticks=data.degrees[1::2])
     below.set(xlim=(1, 23), title="scores of deviation 0.25, 1 and 2.25")
     below.set_yticks([1, 1e-3, 1e-6, 1e-9])
     below.minorticks_off()

@@ -79,7 +79,9 @@ def draw(data: WhichFront) -> Figure:
             ax.annotate(name, (front.times[k], front.quality[k]), textcoords="offset points", linespacing=1.1, **place)
         ax.axvline(1, color="0.75", linewidth=1.5, linestyle=":", zorder=0)
         left, right = 0.06 * front.times.min(), 1.6 * front.times.max()  # room for a name
-        ax.set(xscale="log", title=f"n = {n:,}", xlabel="time over that of causal dense attention", xlim=(left, right))
+        ax.set(
+            xscale="log", title=f"$n$ = {n:,}", xlabel="time over that of causal dense attention", xlim=(left, right)
+        )
         ax.set(ylabel="learned: 0 a bag, 1 the best", ylim=(0, 1), yticks=[0, 0.25, 0.5, 0.75, 1])
         plain_ticks(ax, x=[tick for tick in TICKS if left <= tick <= right])
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
