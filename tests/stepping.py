@@ -131,6 +131,8 @@ class Debugger(pdb.Pdb):
             return super().do_return(arg)
         above.f_trace = self.trace_dispatch
         self.set_next(above)
+        # a generator expression stands on one line, and Python 3.14 would not stop on it again
+        self.cmdframe = None
         return 1
 
     do_r = do_return
