@@ -92,6 +92,7 @@ async def mark(notebook: Any, path: Path) -> dict[str, str]:
     if stuck:
         died = "its kernel was ended, because a cell before it would not stop"
     found: dict[str, str] = {}
+    first = ""
     for index, cell in enumerate(notebook.cells):
         if cell.cell_type == "code":
             said = SAID.findall("".join(out.get("text", "") for out in cell.outputs if out.get("name") == "stdout"))
@@ -99,7 +100,11 @@ async def mark(notebook: Any, path: Path) -> dict[str, str]:
             if index in stuck or (raised and raised[0].startswith("raised KeyboardInterrupt")):
                 raised = [f"too long: stopped after {LONGEST_CELL} seconds"]
             why = raised[0] if raised else "no answer" if cell.execution_count else died
+            if why.startswith("raised NameError") and first:  # that cell may be why there is no such name
+                why += f"; {first}"
             found |= dict.fromkeys(ASKED.findall(cell.source), why) | dict(said)
+            if raised and not first:
+                first = f"before it, cell {index + 1} {raised[0]}"
     return found
 
 

@@ -36,7 +36,8 @@ def test_what_is_right_what_is_not_yet_what_waits_and_what_raises(tmp_path, caps
     assert lines[0] == "anna.ipynb: 1 right, 1 not yet, 1 raised, 1 waits"
     assert lines[1].split() == ["2.1", "right."]
     assert lines[2].startswith("  2.2    not yet: A constant added to the row changes nothing.")
-    assert lines[3] == "  2.3    raised NameError: name 'oops' is not defined"
+    why = "; before it, cell 2 raised ZeroDivisionError: division by zero"
+    assert lines[3] == f"  2.3    raised NameError: name 'oops' is not defined{why}"
     assert lines[4] == "  2.8    waits for your answer."
     assert lines[5:9] == ["ben.ipynb: 1 right, 1 no answer", "  2.1    right.", "  2.10   its kernel died", ""]
     assert [line.split() for line in lines[9:]] == [
