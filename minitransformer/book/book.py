@@ -81,11 +81,15 @@ def workspace(root: Path) -> Iterator[Path]:
     """A temporary copy of what notebooks may look at, with an empty `figures`."""
     with tempfile.TemporaryDirectory("", "minitransformer-", files.temporary(), ignore_cleanup_errors=True) as name:
         copy = Path(name) / "book"
-        for part in COPIED:
-            if (root / part).is_dir():
-                shutil.copytree(root / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-            elif (root / part).is_file():
-                shutil.copy(root / part, copy / part)
+        try:
+            for part in COPIED:
+                if (root / part).is_dir():
+                    shutil.copytree(root / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+                elif (root / part).is_file():
+                    shutil.copy(root / part, copy / part)
+        except shutil.Error as error:  # a list with every file that could not be copied
+            why = error.args[0][0][2].partition(": ")[0]
+            raise BookError(f"{name} can't hold the copy in which notebooks run: {why}") from None
         (copy / "figures").mkdir()
         (copy / ".surroundings").mkdir()
         yield copy

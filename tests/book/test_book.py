@@ -305,6 +305,15 @@ def test_outside_a_repository_one_line_says_so(tmp_path, monkeypatch):
         book.repository()
 
 
+def test_a_full_disk_is_one_clear_line(root, monkeypatch):
+    def full(*_, **__):
+        raise shutil.Error([("a", "b", "[Errno 28] No space left on device: 'a' -> 'b'")] * 300)
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    with pytest.raises(book.BookError, match=r"^\S+ can't hold the copy .*: \[Errno 28\] No space left on device$"):
+        book.check(root, ["00"])
+
+
 def test_a_copy_that_can_not_be_removed_is_left_where_it_is(root, monkeypatch):
     """A kernel may still hold a file of it: that is no reason to lose the chapter that was run there."""
     unlink = os.unlink
