@@ -100,6 +100,10 @@ def surroundings(copy: Path, figures: Path) -> dict[str, str]:
 
     Settings of IPython and Matplotlib are left out, hashes and dates are fixed; there is one thread, unless the reader sets more.
     """
+    import matplotlib
+
+    matplotlib.get_configdir()  # if home can't be written, it makes a temporary folder, which kernels use without a warning
+    matplotlib.get_cachedir()
     empty = copy / ".surroundings"
     (empty / "matplotlibrc").touch()
     ours = {

@@ -13,6 +13,7 @@ import nbformat
 import pytest
 
 from minitransformer.book import book
+from tests.fresh_python import fresh_python
 
 DRAW = """
 import numpy as np
@@ -312,6 +313,18 @@ def test_a_full_disk_is_one_clear_line(root, monkeypatch):
     monkeypatch.setattr(shutil, "copytree", full)
     with pytest.raises(book.BookError, match=r"^\S+ can't hold the copy .*: \[Errno 28\] No space left on device$"):
         book.check(root, ["00"])
+
+
+def test_a_home_that_can_not_be_written_leaves_no_warning_in_a_chapter(tmp_path):
+    (tmp_path / "home").touch()
+    (tmp_path / ".surroundings").mkdir()
+    code = f"""
+from pathlib import Path
+from minitransformer.book.book import surroundings
+print(Path(surroundings(Path({str(tmp_path)!r}), Path())["MPLCONFIGDIR"]).is_dir())
+"""
+    home = str(tmp_path / "home")
+    assert fresh_python(code, without=("MPL", "XDG"), HOME=home, USERPROFILE=home) == "True\n"
 
 
 def test_a_copy_that_can_not_be_removed_is_left_where_it_is(root, monkeypatch):
