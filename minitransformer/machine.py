@@ -8,7 +8,7 @@ import subprocess
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,17 @@ _everything_is_kept: list[bool] = []
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def may_open_many_files(many: int = 4096) -> None:
+    """Let this process have so many files open, if the system allows it. A kernel takes 25 of them; macOS begins with 256."""
+    with suppress(ImportError, ValueError, OSError):  # Windows; a system that does not allow it
+        import resource
+
+        now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        allowed = many if most == resource.RLIM_INFINITY else min(many, most)
+        if now != resource.RLIM_INFINITY and now < allowed:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
 
 
 @functools.cache

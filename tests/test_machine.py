@@ -85,6 +85,25 @@ def test_the_record_follows_the_tier():
         assert circumstances()["tier"] == "numpy"
 
 
+FILES = """
+import resource
+from minitransformer.machine import may_open_many_files
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, most))
+may_open_many_files(100)
+may_open_many_files(80)
+print(resource.getrlimit(resource.RLIMIT_NOFILE) == (100, most))
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, 90))
+may_open_many_files(100)
+print(resource.getrlimit(resource.RLIMIT_NOFILE) == (90, 90))
+"""
+
+
+def test_as_many_files_may_be_open_as_the_system_allows():
+    pytest.importorskip("resource", reason="Windows has no such limit")
+    assert fresh_python(FILES) == "True\nTrue\n"
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="speaks to the allocator of Linux")
 def test_no_page_is_asked_for_twice():
     *kept, faults = fresh_python(CODE).split()

@@ -24,7 +24,7 @@ from minitransformer import files
 from minitransformer.book import navigation
 from minitransformer.book.equations import notebooks
 from minitransformer.book.output_comparison import data_differ, outputs_differ
-from minitransformer.machine import cores
+from minitransformer.machine import cores, may_open_many_files
 from minitransformer.ranges import so_many
 
 LIVE = "live"
@@ -299,6 +299,7 @@ def _run_all(root: Path, names: list[str], copy: Path, keep: Callable[[Path, Run
     raises   BookError for the first that fails, and KeyboardInterrupt; the others are stopped
     """
     start, chosen, _ = time.monotonic(), choose(root, names), jupyter()
+    may_open_many_files()
     try:
         asyncio.run(_side_by_side(root, chosen, copy, keep))
     except asyncio.CancelledError:

@@ -15,7 +15,7 @@ from typing import Any
 
 from minitransformer import files, terminal
 from minitransformer.book import book
-from minitransformer.machine import cores
+from minitransformer.machine import cores, may_open_many_files
 
 ASKED = re.compile(r"""check_exercise\(\s*["'](\d+\.\d+)["']""")
 SAID = re.compile(r"^Exercise (\d+\.\d+)(?:,| is)? (right\.|not yet: .*|waits for your answer\.)$", re.MULTILINE)
@@ -31,6 +31,7 @@ def report(paths: Sequence[Path], tell: Callable[[str], None]) -> None:
     """
     book.jupyter()
     notebooks = [_read(path) for path in paths]
+    may_open_many_files()
     try:
         asyncio.run(_side_by_side(paths, notebooks, tell))
     except BaseExceptionGroup as failed:
