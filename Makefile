@@ -13,6 +13,9 @@ READY  := $(VENV)/.ready
 LOOPS  := $(VENV)/.loops
 PIP    := $(RUN) -m pip --disable-pip-version-check -qq install --no-deps --no-compile
 
+# packages of another project, such as ROS, would be found before those of .venv
+unexport PYTHONPATH PYTHONHOME
+
 .DEFAULT_GOAL := help
 .PHONY: help book test test-all check browser corners experiments lint environment lock site pdf lite site-test bench bench-quick clean uninstalled
 
@@ -84,8 +87,8 @@ clean:  ## remove environments, the site and everything that was cached
 
 # The first Python that is new enough and can make environments; where there is none, one line that says so.
 FOUND   = $(shell for p in $(PYTHON) python3.11 python3.12 python3.13 python3.14; do \
-            $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
-CAPABLE = $(shell $(FOUND) -c 'import ensurepip, venv' 2>/dev/null && echo yes)
+            $$p -I -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+CAPABLE = $(shell $(FOUND) -I -c 'import ensurepip, venv' 2>/dev/null && echo yes)
 
 # and again if somebody has uninstalled the package
 INSTALLED = $(wildcard $(VENV)/lib/python3*/site-packages/minitransformer-*.dist-info)

@@ -1,8 +1,10 @@
 """pyproject.toml says what the book needs, requirements.lock pins it, environment.yml says the same to conda."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -87,3 +89,12 @@ def test_make_installs_again_what_was_uninstalled(root, tmp_path):
     assert "install --no-deps" not in to_do()
     package.rmdir()
     assert "install --no-deps" in to_do()
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_make_finds_python_and_its_packages_whatever_another_project_has_set(root):
+    said = 'said:\n\t@echo "found=$(FOUND) path=$$PYTHONPATH home=$$PYTHONHOME"\n'
+    env = os.environ | {"PYTHONPATH": "elsewhere", "PYTHONHOME": "elsewhere"}
+    command = ["make", "-f", "Makefile", "-f", "-", f"PYTHON={sys.executable}", "--no-print-directory", "said"]
+    done = subprocess.run(command, cwd=root, env=env, input=said, check=True, capture_output=True, text=True)
+    assert done.stdout == f"found={sys.executable} path= home=\n"
