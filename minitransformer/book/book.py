@@ -53,7 +53,7 @@ def repository() -> Path:
     for place in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2]):
         if (place / "notebooks").is_dir() and (place / "minitransformer").is_dir():
             return place
-    raise BookError("no notebooks here: run this in a clone of the repository")
+    raise BookError("no notebooks here: run this in a copy of the repository")
 
 
 def choose(root: Path, names: list[str]) -> list[Path]:

@@ -302,7 +302,7 @@ def test_without_nbclient_one_line_says_what_to_install(made, monkeypatch):
 def test_outside_a_repository_one_line_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(book, "__file__", str(tmp_path / "lib" / "minitransformer" / "book" / "book.py"))
-    with pytest.raises(book.BookError, match="run this in a clone"):
+    with pytest.raises(book.BookError, match="run this in a copy of the repository"):
         book.repository()
 
 
