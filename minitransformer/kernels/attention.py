@@ -47,7 +47,7 @@ from minitransformer.arrays import (
 )
 from minitransformer.gather_scatter import by_offset, for_each_head, sum_by_offset, sum_over_heads, unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined, inside
-from minitransformer.kernels.exp2 import exp2, tanh
+from minitransformer.kernels.exp2 import LOG2E, exp2, tanh
 from minitransformer.kernels.few_queries import attend_plainly, forward_few, in_base_2, merge_parts, retrieve
 from minitransformer.kernels.threads import ENOUGH, borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import (
@@ -66,7 +66,6 @@ from minitransformer.kernels.tiles import (
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
-LOG2E = math.log2(math.e)
 LONG = 2**17  # numbers in the keys, or values, of a few queries: with more, the heads are shared among threads
 PART = 1024  # keys of a few queries that are one task, at the least
 FAINT = -64  # a weight below 2⁻⁶⁴ counts as zero in the backward pass, see `weights_and_slopes`

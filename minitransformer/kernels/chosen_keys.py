@@ -24,13 +24,12 @@ import numpy as np
 from minitransformer.arrays import for_reading, heads
 from minitransformer.kernels.attention import FAINT, _pairs
 from minitransformer.kernels.compiling import any_order, compiled, inside
-from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.exp2 import LOG2E, exp2
 from minitransformer.kernels.norms_and_loss import total
 from minitransformer.kernels.threads import ENOUGH, borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import dot
 from minitransformer.typing import Array
 
-LOG2E = math.log2(math.e)
 CHUNK = 64  # queries of a task
 LOOK = 32  # scores that are compared at once with the least of the k best so far
 

@@ -36,7 +36,7 @@ import numpy as np
 
 from minitransformer.arrays import heads, inverse
 from minitransformer.kernels.compiling import compiled, inlined, inside
-from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.exp2 import LOG2E, exp2
 from minitransformer.kernels.pointwise import SMALL
 from minitransformer.kernels.scan import Sums, SweptKernelAttentionPullback, swept_kernel_attention
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
@@ -55,7 +55,6 @@ from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 STRIP = 16  # rows of P that are multiplied at once: of the zeros beyond its diagonal whole strips are left out
-LOG2E = math.log2(math.e)
 
 
 @inlined

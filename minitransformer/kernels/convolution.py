@@ -20,7 +20,7 @@ import numpy as np
 from minitransformer.arrays import for_reading
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined, inside
-from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.exp2 import LOG2E, exp2
 from minitransformer.kernels.few_rows import product
 from minitransformer.kernels.pointwise import GATES, open_gate
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
@@ -31,7 +31,6 @@ from minitransformer.typing import Array
 ROWS = 64  # tokens of a task
 SIGMOID = GATES["sigmoid"]
 SMALL = 2**16  # multiply-adds; what has fewer is done before a second thread is awake
-LOG2E = math.log2(math.e)
 
 
 @inlined

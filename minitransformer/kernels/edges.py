@@ -20,15 +20,13 @@ There are H heads, with queries and keys of r channels and values of d. An edge 
 is not read.
 """
 
-import math
-
 import numba
 import numpy as np
 
 from minitransformer.arrays import for_reading
 from minitransformer.kernels.compiling import compiled, inside
 from minitransformer.kernels.eights import dot_eight, set_eight
-from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.exp2 import LOG2E, exp2
 from minitransformer.kernels.micro_kernel import fetch_line
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import larger
@@ -38,7 +36,6 @@ ADDITIVE, PRODUCT = 0, 1  # s = a·LeakyReLU(q + k), or s = q·k, with the scale
 AHEAD = 4  # edges whose rows are on their way to the cache
 SMALL = 2**14  # numbers fetched; what has fewer is done before a second thread is awake
 PARTS = 256  # of the rows, for a sum over all of them
-LOG2E = math.log2(math.e)
 
 
 if numba.config.DISABLE_JIT:

@@ -29,7 +29,8 @@ TAYLOR32 = tuple(np.float32(math.log(2) ** k / math.factorial(k)) for k in range
 TAYLOR64 = tuple(math.log(2) ** k / math.factorial(k) for k in range(13, -1, -1))
 ROUND32 = np.float32(1.5 * 2**23 + 127)  # 1.5 · 2²³ to round; 127 stands for 2⁰ in the exponent of a float
 ROUND64 = 1.5 * 2.0**52 + 1023
-TWICE = 2 * math.log2(math.e)  # e^(−2 |x|) is 2^(−TWICE |x|)
+LOG2E = math.log2(math.e)
+TWICE = 2 * LOG2E  # e^(−2 |x|) is 2^(−TWICE |x|)
 
 
 def exp2_float32(x):

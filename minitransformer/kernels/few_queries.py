@@ -10,18 +10,14 @@ so the time is that of reading them from memory. A tile of 64 queries, one of th
 The backward pass is that of the tiles (minitransformer/kernels/attention.py).
 """
 
-import math
-
 import numpy as np
 
 from minitransformer.kernels.compiling import compiled, inlined, inside
-from minitransformer.kernels.exp2 import exp2, tanh
+from minitransformer.kernels.exp2 import LOG2E, exp2, tanh
 from minitransformer.kernels.norms_and_loss import total
 from minitransformer.kernels.threads import claimed
 from minitransformer.kernels.tiles import LANES, dot, put, rows_of
 from minitransformer.typing import Array
-
-LOG2E = math.log2(math.e)
 
 
 @inlined

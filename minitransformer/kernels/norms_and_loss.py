@@ -20,8 +20,8 @@ import math
 import numpy as np
 
 from minitransformer.kernels.compiling import any_order, compiled
-from minitransformer.kernels.exp2 import exp2
-from minitransformer.kernels.pointwise import LOG2E, SMALL, for_loops, run
+from minitransformer.kernels.exp2 import LOG2E, exp2
+from minitransformer.kernels.pointwise import SMALL, for_loops, run
 from minitransformer.kernels.threads import borrowed, claimed
 from minitransformer.kernels.tiles import larger
 from minitransformer.pullback import Pullback

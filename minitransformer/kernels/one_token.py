@@ -36,9 +36,10 @@ from numba.extending import intrinsic
 
 from minitransformer.arrays import FEW, for_reading, scale_for
 from minitransformer.kernels.compiling import compiled, inlined, inside
+from minitransformer.kernels.exp2 import LOG2E
 from minitransformer.kernels.few_queries import attend_to_seen, in_base_2
 from minitransformer.kernels.few_rows import KINDS, add_rows, norm_rows
-from minitransformer.kernels.pointwise import GATES, LOG2E, activate_some, open_gate, sigma
+from minitransformer.kernels.pointwise import GATES, activate_some, open_gate, sigma
 from minitransformer.kernels.step import FEATURES, LEAST, SMALL, finish_one, number_of, sum_one, write_one
 from minitransformer.kernels.threads import LINE, LOOKS, claim, halves, in_parallel, watch
 from minitransformer.kernels.tiles import put, rows_of

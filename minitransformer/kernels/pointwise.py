@@ -23,14 +23,13 @@ import numpy as np
 
 from minitransformer.arrays import for_reading
 from minitransformer.kernels.compiling import compiled, inlined, inside
-from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.exp2 import LOG2E, exp2
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 SMALL = 2**17  # entries: with fewer, to call the helpers would take longer than the loop
 BLOCK = 2048  # entries that stay in the cache while two or three loops go through them
-LOG2E = math.log2(math.e)
 
 
 def for_loops(X: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
