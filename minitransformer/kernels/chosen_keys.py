@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from minitransformer.arrays import for_reading, heads
-from minitransformer.kernels.attention import FAINT, _pairs
+from minitransformer.kernels.attention_backward import FAINT
+from minitransformer.kernels.attention_pairs import pairs_of
 from minitransformer.kernels.compiling import any_order, compiled, inside
 from minitransformer.kernels.exp2 import LOG2E, exp2
 from minitransformer.kernels.norms_and_loss import total
@@ -340,7 +341,7 @@ def _given(Q: Array, K: Array, choice: Any) -> tuple[Any, Array, int]:
     """The pairs and the lists as the loops take them, and the number of tasks of each list, 0 if there is little to do."""
     work = math.prod(Q.shape) * choice.slots
     return (
-        _pairs(Q, K, K.shape[-2], None, choice.mask, choice.causal),
+        pairs_of(Q, K, K.shape[-2], None, choice.mask, choice.causal),
         heads(choice.lists),
         -(-Q.shape[-2] // CHUNK) if work > ENOUGH else 0,
     )

@@ -8,7 +8,7 @@
     copy             the ceiling of memory: how fast numbers come from there and go back
 
 The stairs compute Y = softmax(Q Kᵀ / √d) V for one head: Q (n, d), K (m, d), V (m, dv). The tiles need n and m in multiples of
-64, d in multiples of four and dv = 64. The stairs above them are `attention.py`, which needs nothing of the kind.
+64, d in multiples of four and dv = 64. The stairs above them are `attention_forward.py`, which needs nothing of the kind.
 """
 
 import math

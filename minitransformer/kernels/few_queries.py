@@ -7,7 +7,7 @@
 
 Why this is fast. There is nothing to reuse: each key and each value is read once, for a few operations on each number,
 so the time is that of reading them from memory. A tile of 64 queries, one of them real, would do 64 times the arithmetic.
-The backward pass is that of the tiles (minitransformer/kernels/attention.py).
+The backward pass is that of the tiles (attention_backward.py).
 """
 
 import numpy as np

@@ -240,7 +240,7 @@ def test_vector_instructions_of_softmax_for_each_vector_of_weights(name, registe
     """Chapter 17 says about how many: in the loop of the maxima those for each maximum, in that of exp2 those for each shift."""
     code = f"""
 import numba
-from minitransformer.kernels.attention import exponentiate
+from minitransformer.kernels.attention_forward import exponentiate
 from minitransformer.kernels.compiling import CONTRACT
 @numba.njit([(numba.float32[:, ::1],) * 3], fastmath=CONTRACT, error_model="numpy")
 def softmax(S, YT, rows):
