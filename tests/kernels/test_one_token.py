@@ -55,6 +55,12 @@ def loops():
     return one_token
 
 
+def tables():
+    from minitransformer.kernels import one_token_tables
+
+    return one_token_tables
+
+
 def written(model, params, tokens):
     return in_pieces(model, params, tokens, range(tokens.shape[-1] + 1))
 
@@ -228,7 +234,7 @@ def test_what_a_core_has_learned_is_read_where_it_is(attention, tier, monkeypatc
         if name.startswith("kernel") and getattr(core, "kernel", None) is None:
             continue
         other = tree_set(params.blocks[1], f"attention.core.{name}", tree_get(core, name)[..., 1:].copy())
-        assert loops().known(stack.blocks[0], (other,)).memories is None
+        assert tables().known(stack.blocks[0], (other,)).memories is None
         with pytest.raises((ValueError, TypeError)):
             stack.blocks[0].step(other, X[:, 4:5], states[1])
 
@@ -269,8 +275,8 @@ def test_nothing_past_the_door_of_another_core(path, tier):
     _, state = block.step(params, X[:, :1])
     leaf = tree_get(params, f"attention.{path}")
     other = tree_set(params, f"attention.{path}", leaf[..., :-2].copy())
-    assert loops().known(block, (params,)).rows is not None
-    assert loops().known(block, (other,)).rows is None
+    assert tables().known(block, (params,)).rows is not None
+    assert tables().known(block, (other,)).rows is None
     with pytest.raises((ValueError, TypeError)):
         block.step(other, X[:, 1:], state)
 
@@ -356,7 +362,7 @@ def test_nothing_past_the_door(change, tier):
     else:
         W = W[:, :-2] if change == "shape" else W.astype(np.float32)
     other = params._replace(attention=params.attention._replace(W_k=W))
-    assert W is params.attention.W_k or loops().known(block, (other,)).rows is None
+    assert W is params.attention.W_k or tables().known(block, (other,)).rows is None
     if change != "dtype":
         with pytest.raises((ValueError, TypeError)):
             block.step(other, X[:, 1:], state)
@@ -365,12 +371,12 @@ def test_nothing_past_the_door(change, tier):
 def test_parameters_are_looked_at_again_when_they_are_others(tier):
     block = Block(MultiHeadAttention(12, 2), FeedForward(12, 7))
     X = np.random.default_rng(0).standard_normal((1, 2, 12))
-    for seed in range(loops().KEPT + 3):
+    for seed in range(tables().KEPT + 3):
         params = random_like(block.init(np.random.default_rng(0), np.float64), np.random.default_rng(seed))
         _, state = block.step(params, X[:, :1])
         whole, _ = block(params, X, causal=True)
         assert np.allclose(block.step(params, X[:, 1:], state)[0], whole[:, 1:], atol=1e-10)
-    assert len(loops()._looked_at) <= loops().KEPT
+    assert len(tables()._looked_at) <= tables().KEPT
 
 
 def test_a_stream_that_was_replaced_where_it_stands_is_seen(tier, monkeypatch):
@@ -428,13 +434,13 @@ def test_what_was_looked_at_for_one_form_is_not_taken_for_another(tier):
 def test_nor_a_gain_or_a_gate_of_another_size(part, tier):
     model = LanguageModel(40, 96, width=24, depth=1, heads=4, hidden=10, attention="softmax:norm=rms", ffn="swiglu")
     (params,) = some(model, np.float32).stack.blocks
-    assert len(loops().known(model.body.blocks[0], (params,)).rows) == 1
+    assert len(tables().known(model.body.blocks[0], (params,)).rows) == 1
     attention, ffn = params.attention, params.ffn
     if part == "gain":
         other = params._replace(attention=attention._replace(gains=attention.gains._replace(k=attention.gains.k[:-1])))
     else:
         other = params._replace(ffn=ffn._replace(U_2=ffn.U_2[:, :-1].copy()))
-    assert loops().known(model.body.blocks[0], (other,)).rows is None
+    assert tables().known(model.body.blocks[0], (other,)).rows is None
 
 
 @pytest.mark.parametrize(
