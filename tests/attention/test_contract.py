@@ -1,6 +1,6 @@
 """What every kind of attention in the registry has to keep, by being registered.
 
-The rules are those of `mt.check_attention` (minitransformer/contract.py), and here what goes on from there: every model, every
+The rules are those of `mt.check_attention` (minitransformer/contract/), and here what goes on from there: every model, every
 stack, every encoding of positions. A new one gets all of this; what it has to bring is its definition in loops, its limiting
 case and its errata. A core that asks the seams for all they can carry (everything.py) has to pass as well.
 """

@@ -1,0 +1,154 @@
+"""The rules for pairs, values and gradients: they are there and right, in every tier and at any length."""
+
+from functools import partial
+
+import numpy as np
+
+from minitransformer.attention import Core, MultiHeadAttention, Pattern
+from minitransformer.attention.block_sparse import TILE
+from minitransformer.attention.core import Part
+from minitransformer.backend import available, backend
+from minitransformer.checker import GradientError, check_pullback
+from minitransformer.contract.parts import (
+    Broken,
+    N,
+    can,
+    differ,
+    enough,
+    heads_for,
+    keep,
+    mixer,
+    padding,
+    rows,
+    sizes_of,
+    some,
+    way,
+)
+from minitransformer.pullback import tree_items, tree_map
+
+
+def pairs_are_there(pattern: Pattern) -> None:
+    """The tiles have the pairs of the rule `sees`, in every row whatever follows, and decoding keeps what it can see."""
+    longest = getattr(pattern, "longest", 3000)
+    for causal in (causal for causal in (False, True) if pattern.causal != ("never" if causal else "always")):
+        for n, m in ((1, 1), (N, N), (65, 150), (200, 200), (700, 700), (3, 3000)):
+            n, m = min(n, longest), min(m, longest)
+            i, j = np.arange(m - n, m)[:, None], np.arange(m)[None]
+            mask = pattern(n, m, causal=causal).mask
+            rule = pattern.sees(i, j, m, causal=causal) & (j <= i if causal else np.True_)
+            for *head, row, key in np.argwhere(np.broadcast_to(rule, mask.shape) != mask)[:1]:
+                query, of = m - n + row, pattern.of_heads[head[0]] if head else pattern
+                t, k = query // TILE, key // TILE
+                keep(
+                    not (
+                        mask[*head, row, key] or of.near(np.full((1, 1), t), np.full((1, 1), k), m, causal=causal).all()
+                    ),
+                    f"sees says one thing of query {query} and key {key} of {m} when it is asked for all pairs, and another "
+                    f"when it is asked for a tile of {TILE} × {TILE}: it should depend on i, j, m and causal alone",
+                )
+                raise Broken(
+                    f"sees lets query {query} see key {key} of {m}, and no tile has the pair: near should be True for "
+                    f"t = {t} and k = {k}, the tiles of {TILE} that they are in ({way(causal)})"
+                )
+    if pattern.causal == "never":
+        return
+    n, m = min(130, longest), min(200, longest)
+    i, j = np.arange(m)[:, None], np.arange(m)[None]
+    whole = pattern(m, m, causal=True).mask
+    for *_, row, _ in np.argwhere(pattern(n, n, causal=True).mask != whole[..., :n, :n])[:1]:
+        raise Broken(f"what query {row} sees of {n} tokens is not what it sees of {m}, though it is causal")
+    if (kept := pattern.kept) is not None:
+        for *_, row, key in np.argwhere(whole & (j >= kept.first) & (i - j >= kept.last))[:1]:
+            raise Broken(
+                f"query {row} sees key {key}, and kept says that the first {kept.first} and the last {kept.last} are enough"
+            )
+
+
+def form_is_kept(core: Core, *, causal: bool, dtype: type) -> None:
+    """Y and all gradients of a core, called without a mixer, have the shape and dtype of what they belong to."""
+    arrays = [X.astype(dtype) for X in heads_for(core, 9)]
+    given = {"params": some(core, dtype), **dict(zip(("Q", "K", "V", *core.streams), arrays, strict=True))}
+    Y, pullback = core(*given.values(), causal=causal, mask=None, rng=None)
+    wanted = arrays[2].shape
+    keep(Y.shape == wanted, f"Y has the shape {Y.shape} instead of {wanted}")
+    keep(Y.dtype == dtype, f"Y is {Y.dtype}, for {np.dtype(dtype)}")
+    found = pullback(np.ones_like(Y))
+    count = len(found) if type(found) is tuple else type(found).__name__
+    keep(
+        count == len(given),
+        f"the pullback should give {len(given)} gradients, of {', '.join(given)}, and gives {count}",
+    )
+    untrained = {f"params{'.' * bool(path)}{path}" for path in core.untrained}
+    gradients = dict(tree_items(dict(zip(given, found, strict=True))))
+    for path, array in tree_items(given):
+        if path in untrained:
+            continue
+        keep(path in gradients, f"the pullback gives no gradient of {path}")
+        d = gradients[path]
+        keep(np.shape(d) == array.shape, f"the gradient of {path} has the shape {np.shape(d)} instead of {array.shape}")
+        keep(d.dtype == dtype, f"the gradient of {path} is {d.dtype}, for {np.dtype(dtype)}")
+
+
+def gradients(part: Part, *, causal: bool, n: int, padded: bool) -> None:
+    """The gradients of every parameter and of X agree with difference quotients."""
+    layer, X = mixer(part), rows(part, 2, n)
+    if isinstance(part, Core):
+        given = {"params": some(part), **dict(zip(("Q", "K", "V", *part.streams), heads_for(part, n), strict=True))}
+        before = tree_map(np.copy, given)
+        Y, pullback = part(*given.values(), causal=causal, mask=None, rng=None)
+        pullback(np.ones_like(Y))
+        for (path, old), (_, now) in zip(tree_items(before), tree_items(given), strict=True):
+            keep(np.array_equal(old, now), f"{path}: changed by the forward pass or by its pullback")
+    function = partial(layer, causal=causal, mask=padding(n) if padded else None)
+    untrained, apart = ([f"params.{path}" for path in paths] for paths in (layer.untrained, layer.apart))
+    with backend("numpy"):
+        try:
+            check_pullback(function, some(layer), X, untrained=untrained, zero=apart, entries=3)
+        except GradientError as error:
+            raise Broken(f"{error} ({way(causal)}{', with a mask' * padded})") from error
+
+
+def tiers_agree(part: Part, *, causal: bool, dtype: type) -> None:
+    """All tiers give the same values and gradients, in the dtype of X."""
+    layer, X, dY = mixer(part), rows(part, 2, N, dtype=dtype), rows(part, 2, N, dtype=dtype, seed=3)
+    params, found = some(layer, dtype), {}
+    for tier in available():
+        with backend(tier):
+            Y, pullback = layer(params, X, causal=causal, mask=padding(N))
+            found[tier] = dict(tree_items({"Y": Y, "gradients": pullback(dY)}))
+    first, *others = found
+    for tier in others:
+        keep(
+            found[tier].keys() == found[first].keys(),
+            f"the tiers {first} and {tier} have gradients of other parameters",
+        )
+        for path, array in found[first].items():
+            other, size = found[tier][path], np.abs(array).max()
+            keep(other.dtype == dtype, f"{path} is {other.dtype}, for {np.dtype(dtype)}")
+            far = differ(other, array, (1e-4 if dtype == np.float32 else 1e-11) * size)
+            keep(not far, f"{path} differs {far} between the tiers {first} and {tier}, {way(causal)}")
+
+
+def any_length(part: Part, *, n: int) -> None:
+    """Y and the gradients of n tokens have their shapes and are finite: a tile of tokens, one more, one fewer, a single one."""
+    layer, causal = mixer(part), not can(part, False)
+    Y, pullback = layer(some(layer), rows(part, 2, n), causal=causal)
+    dparams, dX = pullback(rows(part, 2, n, seed=3))
+    keep(Y.shape == dX.shape == (2, n, layer.width), f"of {n} tokens, Y has the shape {Y.shape} and dX {dX.shape}")
+    for path, array in tree_items({"Y": Y, "dparams": dparams, "dX": dX}):
+        keep(np.isfinite(array).all(), f"of {n} tokens, {path} is not finite")
+
+
+def groups_share_keys(core: Core, *, causal: bool, groups: int, width: int = 0, heads: int = 0) -> None:
+    """Y is as if each head of queries had a copy of the keys and values of its group, and the gradients are right."""
+    D, H = (width, heads) if width else sizes_of(core)
+    few = MultiHeadAttention(D, H, bias=False, core=core, groups=groups)
+    params, X = some(few), np.random.default_rng(2).standard_normal((2, enough(core, 9), D))
+    W_k, W_v = (np.repeat(W.reshape(D, groups, D // H), H // groups, 1).reshape(D, D) for W in (params.W_k, params.W_v))
+    Y, _ = few(params, X, causal=causal)
+    many = MultiHeadAttention(D, H, bias=False, core=core)
+    Z, _ = many(params._replace(W_k=W_k, W_v=W_v), X, causal=causal)
+    keep(np.allclose(Y, Z, atol=1e-12), f"{H} heads that share {groups} keys give another Y than with copies of them")
+    untrained, apart = ([f"params.{path}" for path in paths] for paths in (few.untrained, few.apart))
+    with backend("numpy"):
+        check_pullback(partial(few, causal=causal), params, X, untrained=untrained, zero=apart, entries=3)
