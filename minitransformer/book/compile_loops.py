@@ -180,6 +180,8 @@ def remove_old_loops() -> int:
     Of each function there is an index, with the stamp of the source that it belongs to, and beside it the loops that it names.
     What another Python has compiled stays. A loop that another process saves just now may be removed, too: it is compiled again.
     """
+    from minitransformer.kernels.compiling import named_in
+
     freed = 0
     for name in (module.name for module in pkgutil.iter_modules(kernels.__path__)):
         members = vars(importlib.import_module(f"{kernels.__name__}.{name}")).values()
@@ -193,7 +195,7 @@ def remove_old_loops() -> int:
                 functions[file.name.partition(f".{python}.")[0]].append(file)
         for function, files in functions.items():
             index = type(kept)(kept._cache_path, f"{function}.{python}", kept._source_stamp)
-            named = index._load_index()
+            named = named_in(index)
             for file in files:
                 if file.name not in named.values() and not (named and file.suffix == ".nbi"):
                     with suppress(OSError):  # another process has removed it

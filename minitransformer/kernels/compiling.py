@@ -129,11 +129,23 @@ def _sources() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()
 
 
+def named_in(file: Any) -> dict[Any, str]:
+    """The files that an index names, by the types of arguments; none if it belongs to other sources.
+
+    (Numba unpickles all of an index before it looks whose it is, and other sources may have had a class that these have not.)
+    """
+    try:
+        return type(file)._load_index(file)
+    except (AttributeError, ImportError):
+        return {}
+
+
 def _of_all_sources(loop: Any) -> Any:
     """The loop, kept until any of the sources changes. (Numba looks at its own file alone, but loops contain others.)"""
     if not numba.config.DISABLE_JIT:
         file = loop._cache._cache_file
         file._source_stamp = file._source_stamp, _sources()
+        file._load_index = functools.partial(named_in, file)
     return loop
 
 

@@ -1,6 +1,5 @@
-"""Products of a few rows that two threads share: of each a thread computes one half of the terms, and waits for the other half.
-
-With one thread, the same loops compute both halves. The sums are taken in the same order, so the bits are the same.
+"""Products of a few rows that two threads share: each computes one half of the terms, and the other half too if nobody else
+has begun it. The halves are added in the same order, whoever computed them.
 """
 
 import numpy as np

@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 
@@ -71,6 +72,28 @@ def test_a_loop_is_kept_until_any_source_of_loops_changes(tmp_path, monkeypatch)
         stamps.append(compiling.compiled(said)._cache._cache_file._source_stamp)
     assert len(set(stamps)) == 3
     assert len({own for own, _ in stamps}) == 1
+
+
+def test_what_older_sources_have_left_stops_no_loop(monkeypatch):
+    """Among the types of arguments in an index there may be a class that has got another file since."""
+    import minitransformer.kernels.compiling as compiling
+
+    @compiling.compiled
+    def twice(x):
+        return 2 * x
+
+    class Gone(NamedTuple):
+        of: int
+
+    Gone.__qualname__ = "Gone"
+    monkeypatch.setattr(compiling, "Gone", Gone, raising=False)
+    monkeypatch.setattr(Gone, "__module__", compiling.__name__)
+    file = twice._cache._cache_file
+    file._save_index({Gone(1): "twice.nbc"})
+    assert compiling.named_in(file) == {Gone(1): "twice.nbc"}
+    monkeypatch.delattr(compiling, "Gone")
+    assert compiling.named_in(file) == {}
+    assert twice(1.5) == 3
 
 
 def test_a_part_of_loops_says_who_may_call_it():
