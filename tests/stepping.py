@@ -15,15 +15,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = (str(ROOT / "minitransformer") + os.sep, str(ROOT / "tests") + os.sep)
-# the files of checks and choices, which .vscode/launch.json names, too
-ASIDE = {"typing.py", "checks.py", "marks.py", "backend.py", "arrays.py", "lazy_import.py"}
+# the files of checks and choices, and a folder of them, which .vscode/launch.json names, too
+ASIDE = {"typing.py", "checks", "marks.py", "backend.py", "arrays.py", "lazy_import.py"}
 NAMES = ("refuse", "_refuse", "must_", "loops_in", "<module>")  # ... and beginnings of names, elsewhere
 
 
 def aside(frame):
     """Whether a frame checks, chooses, refuses or imports."""
     code = frame.f_code
-    return os.path.basename(code.co_filename) in ASIDE or code.co_name.startswith(NAMES)
+    folder, file = os.path.split(code.co_filename)
+    return file in ASIDE or os.path.basename(folder) in ASIDE or code.co_name.startswith(NAMES)
 
 
 def shown(frame):
