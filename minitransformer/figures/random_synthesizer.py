@@ -9,7 +9,7 @@ from minitransformer.attention import attend
 from minitransformer.figures.style import WEIGHTS, figure
 from minitransformer.positions import T5Bias
 from minitransformer.related import Synthesizer, SynthesizerParams
-from minitransformer.related.synthesizer import RandomParams
+from minitransformer.related.synthesizer_logits import RandomParams
 from minitransformer.typing import Array
 
 

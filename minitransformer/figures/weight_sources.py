@@ -9,7 +9,7 @@ from minitransformer.attention import dot_product_attention
 from minitransformer.backend import backend
 from minitransformer.figures.style import WEIGHTS, figure
 from minitransformer.related import Synthesizer, SynthesizerParams
-from minitransformer.related.synthesizer import DenseParams
+from minitransformer.related.synthesizer_logits import DenseParams
 from minitransformer.typing import Array
 
 WORDS = ("the", "cat", "saw", "the", "dog", "and", "the", "cat")

@@ -10,7 +10,7 @@ from minitransformer.attention import dot_product_attention
 from minitransformer.backend import backend
 from minitransformer.figures.style import figure
 from minitransformer.related import Synthesizer, SynthesizerParams
-from minitransformer.related.synthesizer import DenseParams, RandomParams
+from minitransformer.related.synthesizer_logits import DenseParams, RandomParams
 from minitransformer.typing import Array
 
 VOCABULARY = ("the", "cat", "saw", "dog", "and", "bird")

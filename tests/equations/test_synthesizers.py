@@ -9,7 +9,7 @@ import numpy as np
 
 from minitransformer.functional import softmax
 from minitransformer.related import Capsules, CapsulesParams, Synthesizer, SynthesizerParams, attention_weights
-from minitransformer.related.synthesizer import DenseParams, RandomParams
+from minitransformer.related.synthesizer_logits import DenseParams, RandomParams
 
 n, D, d, dv = 5, 4, 3, 2
 

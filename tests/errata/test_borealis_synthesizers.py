@@ -5,7 +5,7 @@ import numpy as np
 from minitransformer.attention import dot_product_attention
 from minitransformer.functional import softmax
 from minitransformer.related import Synthesizer, SynthesizerParams
-from minitransformer.related.synthesizer import DenseParams
+from minitransformer.related.synthesizer_logits import DenseParams
 
 PRINTED = (
     r"\bf Softmax\left[\bf Relu[\mathbf{X}\boldsymbol\Phi_{1}]\boldsymbol\Phi_{2}]\right] \mathbf{X}\boldsymbol\Phi_{v}"

@@ -13,7 +13,7 @@ from minitransformer.models import LanguageModel
 from minitransformer.positions import T5Bias
 from minitransformer.pullback import tree_bytes
 from minitransformer.related import Synthesizer, SynthesizerParams
-from minitransformer.related.synthesizer import RandomParams
+from minitransformer.related.synthesizer_logits import RandomParams
 from tests.pieces import in_pieces
 
 H, d, longest = 2, 6, 20
