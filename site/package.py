@@ -7,14 +7,11 @@ import textwrap
 from html import escape
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import words
 
 from minitransformer.book import equations
-
-if TYPE_CHECKING:
-    from pages import Book
 
 ROOT = Path(__file__).parents[1]
 API = {  # pages of the package, and the modules whose public names stand there
@@ -76,9 +73,9 @@ def _names(module: str) -> list[str]:
     return [name for name in names if inspect.isfunction(thing := getattr(room, name)) or inspect.isclass(thing)]
 
 
-def api(book: "Book", title: str, modules: list[str]) -> str:
+def api(rows: list[equations.Equation], title: str, modules: list[str]) -> str:
     """A page of functions and classes: signature as it is written, docstring, and the source of what the map names."""
-    mapped = {inspect.unwrap(equations.resolve(".".join(_home(row.function)))) for row in book.rows}
+    mapped = {inspect.unwrap(equations.resolve(".".join(_home(row.function)))) for row in rows}
     lines, seen = [f"# {title}", ""], set()
     for module in modules:
         lines += [f"## {module}", "", words.docstring(inspect.getdoc(importlib.import_module(module)) or ""), ""]
@@ -191,14 +188,14 @@ def _above(node: ast.FunctionDef | ast.ClassDef) -> int:
     return node.lineno - min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def code(book: "Book") -> dict[str, str]:
-    """The pages of the package and of the files that something leads to."""
-    rooms = _rooms(book.rows)
+def code(rows: list[equations.Equation], sources: dict[str, str]) -> dict[str, str]:
+    """The pages of the package and of the files that something leads to, `sources`: path to page."""
+    rooms = _rooms(rows)
     names = [f"api-{words.slug(title)}" for title in rooms]
-    pages = {name: api(book, *room) for name, room in zip(names, rooms.items(), strict=True)}
+    pages = {name: api(rows, *room) for name, room in zip(names, rooms.items(), strict=True)}
     about = "Every public function and class, with its docstring: equation, shapes, source, cost, errors."
     pages["api"] = "\n".join(["# The package", "", about, "", "```{toctree}", ":maxdepth: 1", *names, "```"])
-    shown = {page.removesuffix(".html"): path for path, page in sorted(book.sources.items())}
+    shown = {page.removesuffix(".html"): path for path, page in sorted(sources.items())}
     about = "Files that chapters and the map lead to."
     tree = ["```{toctree}", ":maxdepth: 1", *(f"{path} <{page}>" for page, path in shown.items()), "```"]
     pages["code"] = "\n".join(["# Tests that are written to be read", "", about, "", *tree])

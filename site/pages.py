@@ -324,7 +324,7 @@ def write(out: Path, *, single: bool = False) -> None:
         (out / f"{stem}.ipynb").write_text(json.dumps(chapter(book, stem)), encoding="utf-8")
     pages["index"] = index(book, [*pages] if single else [*pages, "api", "code"])
     if not single:
-        pages |= code(book)
+        pages |= code(book.rows, book.sources)
     for name, text in pages.items():
         (out / f"{name}.md").write_text(text, encoding="utf-8")
     shutil.copytree(ROOT / "figures", out / "_static" / "figures")
