@@ -35,7 +35,8 @@ class Memories(NamedTuple):
 class Known:
     """Blocks of one form with their parameters: where all arrays are, and the keys and values of the last call.
 
-    rows   (blocks, numbers), as said above; None if any array has another shape or dtype than it should, or is not contiguous
+    rows   (blocks, numbers), as one_token_addresses.py says; None if an array has another shape or dtype than it should, or is
+           not contiguous
     """
 
     def __init__(self, block: Any, params: tuple[Any, ...]) -> None:
