@@ -18,6 +18,7 @@ def module(name):
 
 
 words = module("words")
+package = module("package")
 pages = module("pages")
 
 BIBLIOGRAPHY = """
@@ -187,7 +188,7 @@ def test_a_name_that_is_quoted_can_be_alternative_text():
 
 def test_the_signature_of_a_function_is_as_it_is_written():
     def signature(source):
-        return pages.signature(ast.parse(source).body[0])
+        return package.signature(ast.parse(source).body[0])
 
     assert (
         signature("def f(a: Float[Array, 'n d'], *, b=1) -> Array: ...")
@@ -236,7 +237,9 @@ def test_every_link_of_a_chapter_has_a_place(book):
 
 def test_files_of_one_name_are_told_apart_by_their_folders(book):
     listed = [
-        line.removesuffix(">").split(" <") for line in pages.code(book)["code"].splitlines() if line.endswith(">")
+        line.removesuffix(">").split(" <")
+        for line in package.code(book.rows, book.sources)["code"].splitlines()
+        if line.endswith(">")
     ]
     assert {f"{page}.html": path for path, page in listed} == {page: path for path, page in book.sources.items()}
 
