@@ -55,7 +55,7 @@ def nobodys_tokens(answer):
             "How likely is one cluster to leave a query out? And all C, which do not know of each other?",
             (1 - 1 / C, "That is one cluster. There are C of them."),
             (0, "As many places as queries are not enough if some queries get two."),
-            (1 / np.e, "That is what it approaches, for many clusters."),
+            (np.exp(-1), "That is what it approaches, for many clusters."),
         )
 
 
