@@ -47,6 +47,7 @@ from minitransformer.kernels.tiles import (
     plain_loops,
     product,
     put,
+    share_of,
     tile,
     tiles,
     transpose_into,
@@ -55,12 +56,6 @@ from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 STRIP = 16  # rows of P that are multiplied at once: of the zeros beyond its diagonal whole strips are left out
-
-
-@inlined
-def share_of(one, total, tiny):
-    """1 / total, and 0 where it is nearly zero, as `inverse` in arrays.py has it."""
-    return one - one if abs(total) < tiny else one / total
 
 
 @inside

@@ -19,7 +19,8 @@ import numpy as np
 
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.pointwise import cut
-from minitransformer.kernels.sweep import BLOCK, nothing
+from minitransformer.kernels.sweep import nothing
+from minitransformer.kernels.sweep_parts import BLOCK
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel, one_by_one
 from minitransformer.kernels.tiles import dot
 from minitransformer.typing import Array

@@ -4,8 +4,11 @@
     y_t = r_tᵀ M + ⟨r_t, w_t⟩ x_t
     y_t′ = a_t′ ⊙ (r_t′ᵀ M + ⟨r_t′, w_t⟩ x_t) + ⟨r_t′, w_t′⟩ x_t′          where columns fade; names write t_2, s_2 for t′, s′
 
+In the delta rule what a position writes depends on all of M. So it can't write and read row by row, as in in_turn.py: it reads in
+one pass, and what it writes enters in the next.
+
 Why this is fast. M is read and written once for both. All of a column fades alike, so a_t′ can wait, and goes with the next a
-into one factor of M, and into x_t: five operations for two positions, where a memory that does not fade needs four. Where rows
+into one factor of M, and into x_t: five operations for two positions, where fading at each of them takes six. Where rows
 fade, a_t′ goes into r_t′, and with the next a into w_t and a factor of each row of M: some products beside M (`rows_fade`), and
 five operations on it again. In plain loops a pass is for one position: t′ is t, and s′ is s.
 
@@ -15,7 +18,7 @@ The functions get the arrays of one head, and which rows of them. What a positio
 from typing import NamedTuple
 
 from minitransformer.kernels.compiling import any_order, inlined, inside
-from minitransformer.kernels.micro_kernel import (
+from minitransformer.kernels.memory_kernel import (
     AS_M,
     AS_R,
     AS_R_2,
@@ -26,74 +29,16 @@ from minitransformer.kernels.micro_kernel import (
     BY_COLUMNS,
     BY_ROWS,
     READS_2,
-    REGISTER,
-    WIDE,
     WRITES_2,
     some_columns,
 )
+from minitransformer.kernels.micro_kernel import REGISTER, WIDE
+from minitransformer.kernels.sweep_parts import FADES, READ, WRITTEN
 from minitransformer.kernels.tiles import LANES, MICRO, dot
-from minitransformer.typing import Array
 
-ROOM = 11  # rows below M: x of two positions, x₂ of two, y of two, y₂ of two, two for how it fades, and its row of ones
-IN, IN_B, IN_2, IN_2B, OUT, OUT_B, OUT_2, OUT_2B, FADES, NOW, ONE = (row * LANES for row in range(ROOM))
-
-# ------------------------------------------------------------------------------------------- what a pass is given
-
-
-class Reads(NamedTuple):
-    """What each position reads: y_t = r_tᵀ M, once t has written.
-
-    R       r, (B, n, rows)
-    R_2     r₂ of a second read, (B, n, rows), before t writes: y₂ = −r₂ᵀ M
-    beta    β, (B, n); then y₂ is e = x − r₂ᵀ M instead, and β e is written in the place of x
-    ones    one more entry of each r, (B, n), for a row of M in which every w is 1
-    """
-
-    R: Array
-    R_2: Array | None = None
-    beta: Array | None = None
-    ones: Array | None = None
-
-
-class Writes(NamedTuple):
-    """What each position writes: M becomes M + w_t x_tᵀ.
-
-    W, X        w, (B, n, rows), and x, (B, n, columns)
-    share       what x is multiplied by, (B, n)
-    W_2, X_2    w₂ and x₂ of a second write, after t has read: M becomes M − w₂ x₂ᵀ. Without X_2, x₂ is y
-    ones        one more entry of each w, (B, n), for a row of M in which every r is 1
-    """
-
-    W: Array
-    X: Array
-    share: Array | None = None
-    W_2: Array | None = None
-    X_2: Array | None = None
-    ones: Array | None = None
-
-
-class Fades(NamedTuple):
-    """What M is multiplied by at each position, a_t: by rows, (B, n, rows), or by columns, (B, n, columns or 1)."""
-
-    rows: Array | None = None
-    columns: Array | None = None
-
-
-class Panel(NamedTuple):
-    """Where a sweep is, `here` in the code: head h, panel p of 64 columns, rows k0 … k1 − 1 of its memory."""
-
-    h: int
-    p: int
-    k0: int
-    k1: int
-
-
-class Form(NamedTuple):
-    """How M fades and what else is read or written, in the codes of micro_kernel.py; and whether plain loops make the passes."""
-
-    fading: int
-    second: int
-    loops: bool
+IN, IN_B, IN_2, IN_2B = (WRITTEN + row * LANES for row in range(4))  # x of two positions, x₂ of two
+OUT, OUT_B, OUT_2, OUT_2B = (READ + row * LANES for row in range(4))  # y of two positions, y₂ of two
+NOW = FADES + LANES  # beside the factor of M, at FADES, the one of now
 
 
 class Pass(NamedTuple):
@@ -108,14 +53,6 @@ class Pass(NamedTuple):
     s_2: int
     u: int
     u_2: int
-
-
-class Memory(NamedTuple):
-    """M (rows · 64,), the ROOM rows `below` it (ROOM · 64,), and what its rows take where they fade, `beside` it (7, numbers)."""
-
-    M: Array
-    below: Array
-    beside: Array
 
 
 # ------------------------------------------------------------------------------------------------- inner products
@@ -211,7 +148,7 @@ def fade(fades, u, c0, width, f):
 @inlined
 def columns_fade(fades, u, c0, width, second, below):
     """a of u goes into the factor of M, at FADES, and into what s and s_2 have written, which M does not have yet."""
-    fade(fades, u, c0, width, below[NOW:ONE])
+    fade(fades, u, c0, width, below[NOW : NOW + LANES])
     for i in range(LANES):
         f = below[NOW + i]
         below[FADES + i] *= f

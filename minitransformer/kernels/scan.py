@@ -23,7 +23,7 @@ The delta rule reads before it writes, with the key itself, and so the gradients
 
 Attention divides: with z_t = Σ_{s ≤ t} k_s it is y_t = q_tᵀ S_t / D_t, D_t = q_tᵀ z_t. z is one more column of S, and one more
 row in what dQ and dK read, with dD in it: the row of `ones`. No array of dy_t / D_t is made: y or x is divided
-by D_t while it is in the cache.
+by D_t while it is in the cache, where D_t is made, too.
 
 From a state S_0 on, a sweep whose last position comes first begins with dS_n and ends as dS_0, which gates multiply by the first
 α. Where M is transposed, so are they.
@@ -36,10 +36,10 @@ from typing import Any
 import numpy as np
 
 from minitransformer.arrays import heads, inverse
-from minitransformer.kernels.compiling import any_order, compiled
+from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.decays import fading, log_decay_gradient, meet_at_the_ends
-from minitransformer.kernels.passes import Reads, Writes
 from minitransformer.kernels.sweep import a_sweep, run, run_to_meet
+from minitransformer.kernels.sweep_parts import Divisor, Reads, Writes
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, dot
 from minitransformer.pullback import Pullback
@@ -52,28 +52,6 @@ def turned(S: Array) -> Array:
 
 
 # ------------------------------------------------------------------------------------ S_t = S_{t−1} + k_t v_tᵀ, divided
-
-
-@any_order
-def dot_with_sum(a, b, total):
-    """total += b; returns ⟨a, total⟩."""
-    s = total.dtype.type(0)
-    for k in range(len(total)):
-        total[k] += b[k]
-        s += a[k] * total[k]
-    return s
-
-
-@compiled
-def denominators(A, B, eps, z, D, queue):
-    """Fill D with D_t = ⟨a_t, z_t⟩ + ε, z_t = z + Σ_{s ≤ t} b_s; z becomes the last z_t. A task for each head."""
-    A, B, z, D = borrowed((A, B, z, D))
-    for h in claimed(queue, len(D)):
-        total = z[h].copy()  # in z neighbours share lines of the cache
-        for t in range(D.shape[1]):
-            D[h, t] = dot_with_sum(A[h, t], B[h, t], total) + eps
-        for k in range(len(total)):
-            z[h, k] = total[k]
 
 
 @compiled
@@ -123,9 +101,11 @@ class SweptKernelAttentionPullback(Pullback):
             if dd is not None:
                 past, future = np.concatenate([past, z], 1), np.concatenate([future, dz], 1)
         # undoes y_t = q_tᵀ S_t, for q; then S_t = S_{t−1} + k_t v_tᵀ, for k and for v
-        dq = run(a_sweep(Reads(dy, ones=dd), Writes(v, k), share=share, S=past))
-        dk = run(a_sweep(Reads(v), Writes(dy, q, share, ones=dd), reverse=True, S=future))
-        dv = run(a_sweep(Reads(k), Writes(q, dy, share), reverse=True, S=dS))
+        dq, dk, dv = run(
+            a_sweep(Reads(dy, ones=dd), Writes(v, k), share=share, S=past),
+            a_sweep(Reads(v), Writes(dy, q, share, ones=dd), reverse=True, S=future),
+            a_sweep(Reads(k), Writes(q, dy, share), reverse=True, S=dS),
+        )
         gradients = dq.reshape(self.FQ.shape), dk.reshape(self.FK.shape), dv.reshape(self.V.shape)
         if self.initial is None or dS is None or dz is None:
             return gradients
@@ -144,20 +124,17 @@ def swept_kernel_attention(
     cost     O(n r dv) time, O(n (r + dv)) memory
     """
     q, k, v = heads(FQ), heads(FK), heads(V)
-    D = np.empty((*FQ.shape[:-1],) if normalise else (0,), V.dtype)
-    S, z = None, np.zeros((len(k), k.shape[-1]), k.dtype)
+    D, S = np.empty(FQ.shape[:-1] if normalise else (0,), V.dtype), None
+    z = np.zeros((len(k), k.shape[-1]), k.dtype)
     if initial is not None:
-        S, z = heads(initial[0]).copy(), initial[1].reshape(z.shape).copy()
-    if normalise:
-        in_parallel(len(q), denominators, q, k, V.dtype.type(eps), z, D.reshape(q.shape[:2]))
-    elif initial is not None:
-        z += k.sum(-2)
-    share = inverse(D).reshape(q.shape[:2]) if normalise else None
-    Y = run(a_sweep(Reads(q), Writes(k, v), share=share, S=S)).reshape(V.shape)
+        S, z = heads(initial[0]).copy(), initial[1].reshape(z.shape)
+    divisor = Divisor(D.reshape(q.shape[:2]), z, V.dtype.type(eps)) if normalise else None
+    (Y,) = run(a_sweep(Reads(q), Writes(k, v), S=S, divisor=divisor))
+    Y = Y.reshape(V.shape)
     pullback = SweptKernelAttentionPullback(FQ, FK, V, Y, D, initial)
     if initial is None or S is None:
         return Y, pullback
-    return (Y, (S.reshape(initial[0].shape), z.reshape(initial[1].shape))), pullback
+    return (Y, (S.reshape(initial[0].shape), (z + k.sum(-2)).reshape(initial[1].shape))), pullback
 
 
 # ---------------------------------------------------------------------------------- S_t = Diag(α_t) S_{t−1} + k_t v_tᵀ
@@ -187,7 +164,7 @@ def apart(gradients: Any, initial: Array | None, S: Array | None) -> tuple[Array
 def gated_linear(Q: Array, K: Array, V: Array, log_decay: Array, initial: Array | None = None) -> Any:
     """Y of `gated_linear_attention`, or (Y, S) if there is an initial state; ln α is (*batch, n, 1 or r)."""
     S = None if initial is None else heads(initial).copy()
-    Y = run(a_sweep(Reads(heads(Q)), Writes(heads(K), heads(V)), fading(heads(log_decay)), S=S))
+    (Y,) = run(a_sweep(Reads(heads(Q)), Writes(heads(K), heads(V)), fading(heads(log_decay)), S=S))
     return with_state(Y.reshape(V.shape), S, initial)
 
 
@@ -197,13 +174,14 @@ def gated_linear_back(
     """(dQ, dK, dV, dln α), and dS_0 if there is an initial state: three sweeps; those for dQ and dK meet, for dln α."""
     q, k, v, dy = (heads(X) for X in (Q, K, V, dY.astype(V.dtype, copy=False)))
     decay, (dS_0, past, future) = fading(heads(log_decay)), of_the_ends(ends)
-    # undoes S_t = Diag(α_t) S_{t−1} + k_t v_tᵀ, for v
-    dv = run(a_sweep(Reads(k), Writes(q, dy), decay, reverse=True, S=dS_0))
     # undoes y_t = q_tᵀ S_t, for q
     to_q = a_sweep(Reads(dy), Writes(v, k), decay, by_columns=True, S=past)
     # undoes S_t = Diag(α_t) S_{t−1} + k_t v_tᵀ, for k, and for α where it meets the sweep before
     to_k = a_sweep(Reads(v), Writes(dy, q), decay, by_columns=True, reverse=True, S=future)
-    met, dq, dk = run_to_meet(to_q, to_k), to_q.found.Y, to_k.found.Y
+    # and for v
+    to_v = a_sweep(Reads(k), Writes(q, dy), decay, reverse=True, S=dS_0)
+    met = run_to_meet(to_q, to_k, to_v)
+    dq, dk, dv = (one.found.Y for one in (to_q, to_k, to_v))
     gates = gate_gradients(log_decay, decay, q, dq, k, dk, met, ends, dS_0)
     return dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(V.shape), *gates
 
@@ -230,7 +208,7 @@ def delta(
     k, decay = heads(K), None if log_decay is None else fading(heads(log_decay))
     S, b = None if initial is None else heads(initial).copy(), heads(beta[..., None])[..., 0]
     found = a_sweep(Reads(heads(Q), k, b), Writes(k, heads(V)), decay, S=S)
-    Y = run(found).reshape(V.shape)
+    Y = run(found)[0].reshape(V.shape)
     return with_state(Y, S, initial), found.found.Y_2.reshape(V.shape)
 
 
@@ -243,7 +221,7 @@ def delta_back(
     dbeta = np.empty((len(e), -(-e.shape[-1] // LANES), e.shape[1]), e.dtype)  # the part of each panel
     dS_0, past, future = of_the_ends(ends)
     # undoes S_t = S̄_t + β_t k_t e_tᵀ, for β and e; and e_t = v_t − k_tᵀ S̄_t, for v and, at once, for S̄
-    dv = run(a_sweep(Reads(k), Writes(q, dy, W_2=k), decay, reverse=True, share=b, E=e, dbeta=dbeta, S=dS_0))
+    (dv,) = run(a_sweep(Reads(k), Writes(q, dy, W_2=k), decay, reverse=True, share=b, E=e, dbeta=dbeta, S=dS_0))
     # undoes y_t = q_tᵀ S_t, for q; y₂ is −S̄_t dv_t, which undoes e_t = v_t − k_tᵀ S̄_t, for k
     to_q = a_sweep(Reads(dy, dv), Writes(e, k, share=b), decay, by_columns=True, S=past)
     looked_up = to_q.found.Y_2
@@ -254,7 +232,7 @@ def delta_back(
     )
     rest: tuple[Array, ...]
     if log_decay is None or decay is None:
-        dq, dk = run(to_q), run(to_k)
+        (dq,), (dk,) = run(to_q), run(to_k)
         rest = () if ends is None or dS_0 is None else (dS_0.reshape(ends[0].shape),)
     else:
         met, dq, dk = run_to_meet(to_q, to_k), to_q.found.Y, to_k.found.Y

@@ -3,17 +3,17 @@
     for each head and each panel of 64 columns, in parallel:
         M = 0                                            rows × 64: in the first-level cache from the first position to the last
         for each position t:
-            M = a_t ⊙ (M + w_{t−1} x_{t−1}ᵀ)             what the position before has written, and all of it fades
-            y_t = r_tᵀ M + ⟨r_t, w_t⟩ x_t                what is read, with what is written now already in it
+            M = a_t ⊙ M + w_t x_tᵀ                       it fades, and t writes
+            y_t = r_tᵀ M                                 and reads
 
 With r, w, x, y = q, k, v, y this is S_t = Diag(α_t) S_{t−1} + k_t v_tᵀ, y_t = q_tᵀ S_t. What else stands for r, w, x and y, for
 the delta rule and for gradients, is in scan.py.
 
 Why this is fast. To take 64 positions at once, as products of matrices, one needs the weights of all their pairs, and with a
 decay for each channel these weights are no product: it takes more multiply-adds than this. Here a panel never leaves the cache,
-since a column knows nothing of the others; and in the tier "micro" it is read and written once for two positions (passes.py).
-There too, r, w, x and y are fetched two positions before they are needed: not every processor foresees that the last position
-comes first.
+since a column knows nothing of the others; and in the tier "micro" it is read and written once for four positions (in_turn.py),
+or for two where it fades, or they read or write a second time (here, and passes.py). There too, r, w, x and y are fetched some
+positions before they are needed: not every processor foresees that the last position comes first.
 
 From a state S_0 on, M begins with that and not with zeros, and is S_n when the last position has written.
 
@@ -22,162 +22,69 @@ depends on what has been read: that needs all rows.) Nothing is divided by a dec
 """
 
 import functools
-from typing import NamedTuple
 
 import numpy as np
 
 from minitransformer.kernels.compiling import compiled, inlined, inside
-from minitransformer.kernels.micro_kernel import AS_M, BY_COLUMNS, BY_ROWS, READS_2, WRITES_2, fetch
+from minitransformer.kernels.in_turn import keep, sweep_in_turn
+from minitransformer.kernels.memory_kernel import AS_M, BY_COLUMNS, BY_ROWS, READS_2, WRITES_2
 from minitransformer.kernels.passes import (
-    FADES,
     IN,
     IN_2,
     IN_2B,
     IN_B,
     NOW,
-    ONE,
     OUT,
-    ROOM,
-    Fades,
-    Form,
-    Memory,
-    Panel,
     Pass,
-    Reads,
-    Writes,
     advance,
     columns_fade_between,
     overlaps,
     reads_the_first,
     rows_fade,
 )
+from minitransformer.kernels.sweep_parts import (
+    BLOCK,
+    FADES,
+    ROOM,
+    ROWS,
+    Divisor,
+    Fades,
+    Form,
+    Found,
+    Meeting,
+    Memory,
+    Panel,
+    Reads,
+    Sweep,
+    Writes,
+    begin,
+    fetch_ahead,
+    has_found,
+    share_at,
+    will_write,
+)
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, dot, plain_loops, tile
 from minitransformer.typing import Array
 
-ROWS = 64  # rows of a memory that go through the text together
-BLOCK = 32  # positions from one remembered state to the next
-
-# ------------------------------------------------------------------------------------------ what a sweep is given
-
-
-class Found(NamedTuple):
-    """What a sweep fills, Y, Y_2 (B, n, columns) and dbeta; and what it needs for that.
-
-    share       what y is multiplied by, (B, n)
-    E, dbeta    e of the delta rule, (B, n, columns). If it is there, dbeta (B, panels, n) becomes ⟨e, y⟩ over the columns of each
-                panel, before y is multiplied
-    """
-
-    share: Array
-    E: Array
-    dbeta: Array
-    Y_2: Array
-    Y: Array
-
-
-class Sweep(NamedTuple):
-    """All that a sweep is given.
-
-    S           M before the first position, (B, rows, columns), which becomes M behind the last. With a row of ones it has one
-                row more, which stays as it is. If S has no rows, M begins with zeros, and is forgotten
-    reverse     whether the last position comes first
-    upon        whether y is added to what stands in Y
-    """
-
-    reads: Reads
-    writes: Writes
-    fades: Fades
-    S: Array
-    reverse: bool
-    upon: bool
-    found: Found
-
-
-class Meeting(NamedTuple):
-    """Where the memories of two sweeps of one panel meet: after every 32 positions.
-
-    states    M of the first sweep at these places, (blocks, rows · 64), which fills them
-    met       (blocks + 1, columns), to which the second sweep adds Σ over the rows of M ⊙ state; without rows in the first
-    """
-
-    states: Array
-    met: Array
-
-
-# ---------------------------------------------------------------------------------------- what a position adds to it
+# ------------------------------------------------- where M fades, or positions read or write a second time
 
 
 @inlined
-def will_write(writes, beta, Y_2, second, t, k0, c0, write, found_2):
-    """write = share · x. After a second read, which has found r₂ᵀ M: y₂ −= r₂ᵀ M; or, with β, y₂ = e = x − r₂ᵀ M, write = β e."""
-    x, share, width = writes.X[t, c0:], writes.X.dtype.type(1), min(LANES, writes.X.shape[1] - c0)
-    if len(writes.share) > 0:
-        share = writes.share[t]
-    for i in range(width):
-        write[i] = share * x[i]
-    if second == READS_2:
-        y_2 = Y_2[t, c0:]
-        if len(beta) > 0:
-            b = beta[t]
-            for i in range(width):
-                y_2[i] = x[i] - found_2[i]
-                write[i] = b * y_2[i]
-        elif k0 > 0:  # earlier rows have been through
-            for i in range(width):
-                y_2[i] -= found_2[i]
-        else:
-            for i in range(width):
-                y_2[i] = -found_2[i]
-
-
-@inlined
-def row_of_ones(read_1, write_1, t, ones, write, found):
-    """Write to one more row of M and read it: the one in which all w are 1, or that in which all r are 1."""
-    if len(read_1) > 0:
-        r = read_1[t]
-        for i in range(LANES):
-            ones[i] += write[i]
-            found[i] += r * ones[i]
-    if len(write_1) > 0:
-        w = write_1[t]
-        for i in range(LANES):
-            ones[i] += w * write[i]
-            found[i] += ones[i]
-
-
-@inlined
-def has_found(Y, of_y, t, c0, found, upon):
-    """y = share · what has been found; if `upon`, it is added to what stands in Y."""
-    y, share, width = Y[t, c0:], Y.dtype.type(1), min(LANES, Y.shape[1] - c0)
-    if len(of_y) > 0:
-        share = of_y[t]
-    if upon:
+def looks_up(writes, beta, Y_2, t, k0, c0, write, found_2):
+    """After a second read, which has found r₂ᵀ M: y₂ −= r₂ᵀ M; or, with β, y₂ = e = x − r₂ᵀ M and write = β e."""
+    x, y_2, width = writes.X[t, c0:], Y_2[t, c0:], min(LANES, writes.X.shape[1] - c0)
+    if len(beta) > 0:
+        b = beta[t]
         for i in range(width):
-            y[i] += share * found[i]
+            y_2[i] = x[i] - found_2[i]
+            write[i] = b * y_2[i]
+    elif k0 > 0:  # earlier rows have been through
+        for i in range(width):
+            y_2[i] -= found_2[i]
     else:
         for i in range(width):
-            y[i] = share * found[i]
-
-
-# ------------------------------------------------------------------------------------------------ both ends, meetings
-
-
-@inside
-def begin(S, here, memory):
-    """M as it is before the first position: zeros or S; no factor of M waits, and nothing written is to enter."""
-    M, below, c0 = memory.M, memory.below, here.p * LANES
-    M[:], below[:] = 0, 0
-    below[FADES:NOW] = 1
-    if len(S) > 0:
-        memory.beside[:] = 1
-        width = min(LANES, S.shape[1] - c0)
-        for c in range(here.k1 - here.k0):
-            for j in range(width):
-                M[c * LANES + j] = S[here.k0 + c, c0 + j]
-        if here.k0 == 0 and len(S) > here.k1:
-            for j in range(width):
-                below[ONE + j] = S[len(S) - 1, c0 + j]
+            y_2[i] = -found_2[i]
 
 
 @inside
@@ -218,9 +125,6 @@ def meet(M, state, met):
             met[i] += m[i] * s[i]
 
 
-# ------------------------------------------------------------------------------------------------- the whole of a text
-
-
 @inlined
 def write_and_find(memory, reads, writes, found, form, number, t, own, here, upon):
     """Position t, the first (number 0) or the second (1) of a pass: what it writes, and what it finds. `own` is its ⟨r, w⟩."""
@@ -229,14 +133,14 @@ def write_and_find(memory, reads, writes, found, form, number, t, own, here, upo
     into, out = IN + number * LANES, OUT + number * LANES
     write, write_2 = below[into : into + LANES], below[into + 2 * LANES : into + 3 * LANES]
     y, y_2 = below[out : out + LANES], below[out + 2 * LANES : out + 3 * LANES]
-    will_write(writes, reads.beta, found.Y_2, form.second, t, k0, c0, write, y_2)
+    will_write(writes, t, c0, write)
+    if form.second == READS_2:
+        looks_up(writes, reads.beta, found.Y_2, t, k0, c0, write, y_2)
     for i in range(LANES):
         y[i] += own * write[i]
-    if k0 == 0:
-        row_of_ones(reads.ones, writes.ones, t, below[ONE : ONE + LANES], write, y)
     if len(found.E) > 0:
         found.dbeta[here.p, t] = dot(found.E[t, c0 : c0 + width], y[:width])
-    has_found(found.Y, found.share, t, c0, y, k0 > 0 or upon)
+    has_found(found.Y, share_at(found.share, t), t, c0, y, k0 > 0 or upon)
     if form.second == WRITES_2:
         x_2 = writes.X_2[t, c0:]
         for i in range(width):
@@ -244,17 +148,7 @@ def write_and_find(memory, reads, writes, found, form, number, t, own, here, upo
 
 
 @inlined
-def fetch_ahead(reads, writes, found, t, here):
-    """Let what position t reads and writes come into the cache. There may be no such position."""
-    c0 = here.p * LANES
-    fetch(reads.R, t, here.k0)
-    fetch(writes.W, t, here.k0)
-    fetch(writes.X, t, c0)
-    fetch(found.Y, t, c0)
-
-
-@inlined
-def sweep(reads, writes, fades, found, here, reverse, upon, begun, loops, meeting, memory):
+def sweep_by_twos(reads, writes, fades, found, here, reverse, upon, begun, loops, meeting, memory):
     """One panel of one head through the text; the arrays are those of the head, and `memory` is as `begin` leaves it.
 
     returns  s, s_2 and before, for `end`
@@ -309,20 +203,26 @@ def rows_together(one):
     return max(one.reads.R.shape[2], 1) if one.reads.beta.shape[1] > 0 or one.found.E.shape[1] > 0 else ROWS
 
 
+@inside
+def rows_here(one):
+    """How many rows a memory of this sweep has in the cache."""
+    return min(rows_together(one), one.reads.R.shape[2])
+
+
 @inlined
-def memory_for(one):
-    """A `Memory` with room for the rows that go through the text together."""
-    rows, Y = min(rows_together(one), one.reads.R.shape[2]), one.found.Y
+def memory_for(one, two, three):
+    """A `Memory` with room for the rows that go through the text together, in any of these sweeps."""
+    rows = max(rows_here(one), rows_here(two), rows_here(three))
     wide = (rows + LANES - 1) // LANES
-    room = tile(rows + ROOM + (AS_M + 1) * wide, Y)
+    room = tile(rows + ROOM + (AS_M + 1) * wide, one.found.Y)
     M, below, beside = room[:rows], room[rows : rows + ROOM], room[rows + ROOM :]
     return Memory(M.reshape(-1), below.reshape(-1), beside.reshape(AS_M + 1, wide * LANES))
 
 
 @inlined
 def through_the_text(one, h, p, loops, meeting, memory):
-    """`sweep` for panel p of head h: for 64 rows of it, and then for the next 64."""
-    r, w, a, S, _, _, y = borrowed(one)
+    """A sweep of panel p of head h: 64 rows of it, and then the next 64."""
+    r, w, a, S, _, _, y, divisor = borrowed(one)
     inner, together, S_h = r.R.shape[2], rows_together(one), S[h]
     reads, fades = Reads(r.R[h], r.R_2[h], r.beta[h], r.ones[h]), Fades(a.rows[h], a.columns[h])
     writes = Writes(w.W[h], w.X[h], w.share[h], w.W_2[h], w.X_2[h], w.ones[h])
@@ -331,28 +231,41 @@ def through_the_text(one, h, p, loops, meeting, memory):
         here = Panel(h, p, k0, min(k0 + together, inner))
         some = Memory(memory.M[: (here.k1 - k0) * LANES], memory.below, memory.beside)
         begin(S_h, here, some)
-        s, s_2, before = sweep(
-            reads, writes, fades, found, here, one.reverse, one.upon, len(S_h) > 0, loops, meeting, some
-        )
-        if len(S_h) > 0 and len(found.Y) > 0:
-            end(some, writes, fades.rows, s, s_2, before, here, S_h)
+        reverse, upon, kept = one.reverse, one.upon, len(S_h) > 0
+        if len(r.R_2[h]) + len(w.W_2[h]) + len(a.rows[h]) + len(a.columns[h]) > 0:
+            s, s_2, before = sweep_by_twos(reads, writes, fades, found, here, reverse, upon, kept, loops, meeting, some)
+            if kept and len(found.Y) > 0:
+                end(some, writes, fades.rows, s, s_2, before, here, S_h)
+        else:
+            of_head = Divisor(divisor.D[h], divisor.z[h], divisor.eps)
+            sweep_in_turn(reads, writes, found, of_head, here, reverse, upon, loops, some)
+            if kept:
+                keep(some.M, here, S_h)
 
 
 @compiled
-def sweeps(loops, one, other, met, queue):
-    """All panels of all heads, a task for each. If `met` has rows, a task makes two sweeps, `one` and then `other`.
+def sweeps(loops, one, two, three, tasks, met, queue):
+    """All panels of all heads of up to three sweeps, a task for each: so many `tasks` for the first, the second, and the third.
 
-    met    (B, blocks + 1, columns), see `Meeting`. Not filled here: the first row, and the last if its block is a short one
+    met    (B, blocks + 1, columns), see `Meeting`. If it has rows, a task of the first goes on with the second, and they meet.
+           Not filled here: the first row, and the last if its block is a short one
     """
-    one, other, met = borrowed((one, other, met))
-    Y, memory, blocks = one.found.Y, memory_for(one), met.shape[1] - 1
-    panels = (Y.shape[2] + LANES - 1) // LANES
-    states = np.empty((max(blocks, 0), one.reads.R.shape[2] * LANES), Y.dtype)
-    for task in claimed(queue, len(Y) * panels):
-        h, p = task // panels, task % panels
-        for second in range(2 if blocks >= 0 else 1):
-            meeting = Meeting(states, met[h] if second else met[h, :0])
-            through_the_text(other if second else one, h, p, loops, meeting, memory)
+    one, two, three, met = borrowed((one, two, three, met))
+    memory, blocks = memory_for(one, two, three), met.shape[1] - 1
+    states = np.empty((max(blocks, 0), one.reads.R.shape[2] * LANES), one.found.Y.dtype)
+    for task in claimed(queue, tasks[0] + tasks[1] + tasks[2]):
+        own = task if task < tasks[0] else task - tasks[0] if task < tasks[0] + tasks[1] else task - tasks[0] - tasks[1]
+        meets = blocks >= 0 and task < tasks[0]
+        for second in range(2 if meets else 1):
+            this = three
+            if task < tasks[0] and second == 0:
+                this = one
+            elif task < tasks[0] + tasks[1] or second == 1:
+                this = two
+            panels = max((this.found.Y.shape[2] + LANES - 1) // LANES, 1)
+            h, p = own // panels, own % panels
+            meeting = Meeting(states if meets else states[:0], met[h] if second else met[h, :0])
+            through_the_text(this, h, p, loops, meeting, memory)
 
 
 # ------------------------------------------------------------------------------------------------ called from Python
@@ -367,7 +280,7 @@ def nothing(heads: int, axes: int, dtype: np.dtype) -> Array:
 def a_sweep(
     reads: Reads, writes: Writes, decay: Array | None = None, *, by_columns: bool = False, reverse: bool = False,
     S: Array | None = None, upon: Array | None = None, share: Array | None = None, E: Array | None = None,
-    dbeta: Array | None = None,
+    dbeta: Array | None = None, divisor: Divisor | None = None,
 ) -> Sweep:  # fmt: skip
     """The sweep y_t = r_tᵀ M_t, M_t = α_t ⊙ M_{t−1} + w_t x_tᵀ of every head, for `run`.
 
@@ -375,7 +288,7 @@ def a_sweep(
     reverse   the last position comes first: M_t = α_{t+1} ⊙ M_{t+1} + w_t x_tᵀ
     S         M before the first position, (B, rows, columns), see `Sweep`
     upon      an array to which y is added; None: y is written to a new one
-    others    see `Found`
+    others    see `Found` and `Divisor`
     """
     (R, R_2, beta, r_1), (W, X, of_x, W_2, X_2, w_1) = reads, writes
     numbers, no = nothing(len(X), 2, X.dtype), nothing(len(X), 3, X.dtype)
@@ -394,28 +307,36 @@ def a_sweep(
         reverse,
         upon is not None,
         Found(there(share, numbers), there(E, no), there(dbeta, no), no if R_2 is None else np.empty_like(X), Y),
+        Divisor(numbers, numbers, X.dtype.type(0)) if divisor is None else divisor,
     )
 
 
 def tasks_of(one: Sweep) -> int:
-    """The number of panels of all heads."""
+    """The number of panels of all heads. Where there are no columns, D is still to be filled: then a head is one task."""
     Y = one.found.Y
-    return len(Y) * -(-Y.shape[-1] // LANES)
+    return len(Y) * (-(-Y.shape[-1] // LANES) or int(one.divisor.D.size > 0))
 
 
-def run(one: Sweep) -> Array:
-    """Make this sweep and return its Y, (B, n, columns)."""
-    Y = one.found.Y
-    in_parallel(tasks_of(one), sweeps, plain_loops(), one, one, nothing(len(Y), 3, Y.dtype))
-    return Y
+def run(*some: Sweep) -> tuple[Array, ...]:
+    """Make these sweeps, three at most, and return their Y, (B, n, columns) each."""
+    Y = some[0].found.Y
+    _run(some, [tasks_of(one) for one in some], nothing(len(Y), 3, Y.dtype))
+    return tuple([one.found.Y for one in some])
 
 
-def run_to_meet(past: Sweep, future: Sweep) -> Array:
+def run_to_meet(past: Sweep, future: Sweep, *beside: Sweep) -> Array:
     """Make two sweeps, the second with the last position first; where their memories meet, multiply them and sum over the rows.
 
-    returns  met (B, blocks + 1, columns): zeros before the first position, then the sums after every 32. Both Y are filled
+    beside   one more sweep, of its own
+    returns  met (B, blocks + 1, columns): zeros before the first position, then the sums after every 32. Each Y is filled
     """
     B, n, columns = past.found.Y.shape
     met = np.zeros((B, -(-n // BLOCK) + 1, columns), past.found.Y.dtype)
-    in_parallel(tasks_of(past), sweeps, plain_loops(), past, future, met)
+    _run((past, future, *beside), [tasks_of(past), 0, *map(tasks_of, beside)], met)
     return met
+
+
+def _run(some: tuple[Sweep, ...], tasks: list[int], met: Array) -> None:
+    one, two, three = (*some, *some[:1] * (3 - len(some)))
+    each = (*tasks, *[0] * (3 - len(tasks)))
+    in_parallel(sum(each), sweeps, plain_loops(), one, two, three, each, met)

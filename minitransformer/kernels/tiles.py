@@ -229,6 +229,12 @@ def dot(a, b):
 
 
 @inlined
+def share_of(one, total, tiny):
+    """1 / total, and 0 where it is nearly zero, as `inverse` in arrays.py has it."""
+    return one - one if abs(total) < tiny else one / total
+
+
+@inlined
 def larger(a, b):
     """The larger of a and b, to be written back to where a was read.
 

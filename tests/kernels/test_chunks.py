@@ -88,6 +88,15 @@ def test_several_chunks_and_several_panels(n, m, causal, dtype):
     assert_as_defined(*random_inputs(1, (2,), n, m, 70, 131, dtype), causal=causal)
 
 
+@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize("causal", [False, True])
+def test_without_values_there_are_weights(n, causal):
+    """From arrays of 7 first, so that what is not filled would hold them."""
+    for _ in range(20):
+        del [np.full((2, n), 7.0) for _ in range(50)][:]
+        assert_as_defined(*random_inputs(6, (2,), n, n, 3, 0), causal=causal)
+
+
 def test_features_of_both_signs_without_a_denominator():
     rng = np.random.default_rng(2)
     args = (rng.standard_normal((2, 150, d)) for d in (20, 20, 33, 33))
