@@ -3,6 +3,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -366,19 +367,9 @@ def test_a_prompt_of_any_bytes_is_continued(folder, capsys):
 
 
 def test_ctrl_c_says_where_the_run_is(folder):
-    command = [sys.executable, "-c", "import sys; from minitransformer.cli import main; sys.exit(main())", "train"]
-    process = subprocess.Popen(
-        [*command, "mine.txt", *SMALL, "--context", "8", "--steps", "100000"],
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-    )
-    shown = ""
-    while not re.search(r"step \d+/", shown) and process.poll() is None:
-        shown += process.stderr.read(1)
+    process = begun(["train", "mine.txt", *SMALL, "--context", "8", "--steps", "100000"], folder)
     process.send_signal(signal.SIGINT)
-    stderr = process.communicate()[1]
-    step = load(folder / "run.safetensors").state.step
+    stderr, step = process.communicate()[1].decode(), reached(folder)
     assert process.returncode == 130
     assert step >= 1
     assert stderr.endswith(
@@ -474,13 +465,18 @@ def test_a_model_is_counted_before_it_is_made():
     assert 0.5 < needed(recipes.TEXT) / (4 * tree_bytes(params) + tree_bytes(pullback)) < 2
 
 
-def begun(argv, folder):
-    """A training that has made its first step of those it has to make."""
-    command = [sys.executable, "-m", "minitransformer", *argv]
-    process, shown = subprocess.Popen(command, stderr=subprocess.PIPE, cwd=folder), b""
-    while not re.search(rb"step \d+/", shown):
-        assert process.poll() is None, shown
-        shown += process.stderr.read(1)
+def reached(folder):
+    """The step at which the run that is on disk stands; −1 if there is none."""
+    place = folder / "run.safetensors"
+    return load(place).state.step if place.exists() else -1
+
+
+def begun(argv, folder, after=0):
+    """A training that has kept a step behind `after`. (Its bar says nothing in a pipe for a minute.)"""
+    process = subprocess.Popen([sys.executable, "-m", "minitransformer", *argv], stderr=subprocess.PIPE, cwd=folder)
+    while reached(folder) <= after:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
     return process
 
 
@@ -494,8 +490,6 @@ def test_two_trainings_do_not_share_a_checkpoint(folder, capsys):
     assert first.poll() is None
     first.kill()
     first.communicate()
-    step = load(folder / "run.safetensors").state.step
-    third = begun([*argv, "--resume"], folder)
+    third = begun([*argv, "--resume"], folder, reached(folder))
     third.kill()
     third.communicate()
-    assert load(folder / "run.safetensors").state.step >= step
