@@ -50,9 +50,9 @@ def still(data: dict[str, Any]) -> Figure:
         bias = data["biases"][name]
         above.bar(o, bias, color="#20639b")
         above.axhline(0, color="0.4", linewidth=1)
-        above.set(title=name, xlabel="offset o", ylim=(-6, 6), yticks=(-5, 0, 5), xticks=(-8, -4, 0, 4, 8))
+        above.set(title=name, xlabel="offset $o$", ylim=(-6, 6), yticks=(-5, 0, 5), xticks=(-8, -4, 0, 4, 8))
         below.imshow(compute(data, bias, 0.0, 0)["A"], cmap="Blues", vmin=0, vmax=1)
-        below.set(xlabel="key j", xticks=(0, 4, 8), yticks=(0, 4, 8))
+        below.set(xlabel="key $j$", xticks=(0, 4, 8), yticks=(0, 4, 8))
     axes[0, 0].set_ylabel("$b_o$")
-    axes[1, 0].set_ylabel("query i")
+    axes[1, 0].set_ylabel("query $i$")
     return fig

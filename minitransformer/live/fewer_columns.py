@@ -60,7 +60,7 @@ def still(data: dict[str, Any]) -> Figure:
         for ax, matrix, title in zip(row, matrices(data, head, 4.0, 6)[:2], (head, "best of rank 6"), strict=True):
             ax.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
             ax.set(title=title, xticks=(0, 10, 20), yticks=(0, 10, 20))
-        row[0].set_ylabel("query i")
+        row[0].set_ylabel("query $i$")
     for ax in axes[1]:
-        ax.set_xlabel("key j")
+        ax.set_xlabel("key $j$")
     return fig

@@ -53,7 +53,7 @@ def still(data: dict[str, Any]) -> Figure:
         steps = ax.contourf(side[0, :, 0], side[:, 0, 1], said, levels=13, cmap=SIGNED, vmin=-0.3, vmax=0.3)
         ax.contour(side[0, :, 0], side[:, 0, 1], said, levels=steps.levels[np.abs(steps.levels) > 1e-9], **LINES)
         linear = compute(data, gate, 0.5, 0.5, 0.5)["linear"]
-        ax.set(title=f"{name}: {linear:.0%} linear", xlabel="L", aspect="equal")
+        ax.set(title=f"{name}: {linear:.0%} linear", xlabel="$L$", aspect="equal")
         ax.set(xticks=[-0.4, 0, 0.4], yticks=[-0.4, 0, 0.4])
-    axes[0].set_ylabel("R")
+    axes[0].set_ylabel("$R$")
     return fig

@@ -40,5 +40,5 @@ def still(data: dict[str, Any]) -> Figure:
         other = found["other"]
         ax.plot(other, found["products"][other], "s", color="#c8553d", markersize=12, fillstyle="none", mew=3)
         ax.set(title=title, ylabel="product", ylim=(-1.3 * count, 1.3 * count), yticks=(-count, 0, count))
-    axes[1].set_xlabel("key j")
+    axes[1].set_xlabel("key $j$")
     return fig

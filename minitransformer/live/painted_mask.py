@@ -44,6 +44,6 @@ def still(data: dict[str, Any]) -> Figure:
         A = np.array([[float(x) for x in row] for row in rows])
         D = Graph(A > 0).distances()
         ax.imshow(np.where(A > 0, 1.0, np.where(D <= 2, 0.45, 0.0)), cmap="Blues", vmin=0, vmax=1.2)
-        ax.set(title=name, xlabel="key j", xticks=[0, 5, 10, 15], yticks=[0, 5, 10, 15])
-    axes[0].set_ylabel("query i")
+        ax.set(title=name, xlabel="key $j$", xticks=[0, 5, 10, 15], yticks=[0, 5, 10, 15])
+    axes[0].set_ylabel("query $i$")
     return fig
