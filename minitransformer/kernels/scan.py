@@ -38,6 +38,7 @@ import numpy as np
 from minitransformer.arrays import heads, inverse
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.decays import fading, log_decay_gradient, meet_at_the_ends
+from minitransformer.kernels.pointwise import SMALL
 from minitransformer.kernels.sweep import a_sweep, run, run_to_meet
 from minitransformer.kernels.sweep_parts import Divisor, Reads, Writes
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
@@ -94,7 +95,7 @@ class SweptKernelAttentionPullback(Pullback):
         dd = share = past = future = dS = dz = None
         if self.D.size:
             share, dd = inverse(self.D.reshape(y.shape[:2])), np.empty(y.shape[:2], y.dtype)
-            in_parallel(len(y), less_products, dy, y, dd)  # undoes Y = N / D, for D
+            in_parallel(len(y) if y.size > SMALL else 1, less_products, dy, y, dd)  # undoes Y = N / D, for D
         if self.initial is not None and after is not None:
             (S, z), (G, dz) = ((heads(X), x.reshape(len(q), 1, q.shape[-1])) for X, x in (self.initial, after))
             past, future, dS = turned(S), turned(G), G.copy()

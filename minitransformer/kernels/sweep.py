@@ -67,6 +67,8 @@ from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, dot, plain_loops, tile
 from minitransformer.typing import Array
 
+SMALL = 2**21  # numbers of a memory, at all positions; for fewer, no helper is called
+
 # ------------------------------------------------- where M fades, or positions read or write a second time
 
 
@@ -339,4 +341,5 @@ def run_to_meet(past: Sweep, future: Sweep, *beside: Sweep) -> Array:
 def _run(some: tuple[Sweep, ...], tasks: list[int], met: Array) -> None:
     one, two, three = (*some, *some[:1] * (3 - len(some)))
     each = (*tasks, *[0] * (3 - len(tasks)))
-    in_parallel(sum(each), sweeps, plain_loops(), one, two, three, each, met)
+    much = sum(one.found.Y.size * one.reads.R.shape[-1] for one in some) > SMALL
+    in_parallel(sum(each) if much else 1, sweeps, plain_loops(), one, two, three, each, met)

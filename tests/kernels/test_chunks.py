@@ -151,8 +151,10 @@ def test_a_nan_stays_where_it_belongs():
     assert np.isnan(Y).sum() == Y[0, 3].size
 
 
-def test_the_same_bits_with_any_number_of_threads():
-    assert_any_number_of_threads(partial(everything, causal=True), random_inputs(9, (3,), 150, 150))
+@pytest.mark.parametrize("sizes", [(200, 200, 64, 64), (150, 130, 5, 4)], ids=["in a sweep", "in chunks"])
+def test_the_same_bits_with_any_number_of_threads(sizes):
+    arrays = random_inputs(9, (3,), *sizes)
+    assert_any_number_of_threads(partial(everything, causal=True), arrays)
 
 
 def test_the_pullback_remembers_no_matrix_and_refuses_another_shape():
