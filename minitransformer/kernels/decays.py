@@ -25,7 +25,7 @@ from minitransformer.kernels.threads import borrowed, claimed, in_parallel, one_
 from minitransformer.kernels.tiles import dot
 from minitransformer.typing import Array
 
-SMALL = 2**16  # exponentials for each thread: for less, no helper is called
+SMALL = 2**16  # numbers for each thread: for less, no helper is called
 
 
 @inlined
@@ -120,5 +120,6 @@ def log_decay_gradient(
 ) -> Array:
     """dln α, (B, n, 1 or r), written over `decay`; of the delta rule dk becomes the gradient of its keys."""
     looked_up = nothing(len(q), 3, q.dtype) if looked_up is None else looked_up
-    in_parallel(len(q), between_meetings, q, dq, k, dk, looked_up, met, np.finfo(q.dtype).eps, decay)
+    tasks = len(q) if q.size > SMALL else 1
+    in_parallel(tasks, between_meetings, q, dq, k, dk, looked_up, met, np.finfo(q.dtype).eps, decay)
     return decay
