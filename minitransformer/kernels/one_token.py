@@ -42,6 +42,7 @@ from minitransformer.kernels.few_queries import in_base_2
 from minitransformer.kernels.few_rows import KINDS
 from minitransformer.kernels.one_token_blocks import around, through_blocks
 from minitransformer.kernels.one_token_memories import through_memories
+from minitransformer.kernels.one_token_text import NO_TEXT, Text
 from minitransformer.kernels.one_token_tables import Known, Memories, known
 from minitransformer.kernels.pointwise import GATES
 from minitransformer.kernels.step import SMALL
@@ -52,9 +53,15 @@ EVERY_KEY = np.empty((1, 0), np.bool_)
 MANY = 2**19  # weights; to call a second thread for fewer takes longer than to read them
 
 
-def _by_two(found: Known, blocks: int, weights: int, loop: Any, X: Array, *arguments: Any) -> None:
-    """loop(X, …, flags, room, out) on two threads if these blocks have many weights; `out` is the last of the arguments."""
-    flags, room = np.zeros(4 * LINE, np.int64), np.empty(len(X) * blocks * found.room, X.dtype)
+def _by_two(
+    found: Known, blocks: int, weights: int, loop: Any, X: Array, *arguments: Any, text: Text = NO_TEXT
+) -> None:
+    """loop(X, …, flags, room, out) on two threads if these blocks have many weights; `out` is the last of the arguments.
+
+    Each token of a text has room of its own: a thread that comes late still reads what is there, when the other is far ahead.
+    """
+    each, flags = len(X) * blocks * found.room + text.rows, np.zeros(4 * LINE, np.int64)
+    room = np.empty((1 + text.more) * each, X.dtype)
     in_parallel(2 if blocks * weights > MANY else 1, loop, X, *arguments[:-1], flags, room, arguments[-1])
 
 
@@ -103,81 +110,96 @@ def _beside_scores(core: Any, own: list[Any], keys: int, heads: int, X: Array) -
     return bias, sinks, X.dtype.type(options[0].get("cap", 0) * LOG2E)
 
 
-def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...]) -> tuple[Array, Any] | None:
+def one_token(
+    block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...], text: Text = NO_TEXT
+) -> tuple[Array, Any] | None:
     """`Block.step` of all blocks, which are like this one, for one token of each sample, X (*batch, 1, D); None if impossible.
 
-    The states are those of softmax attention: keys and values, all or those that its pattern sees; they get one row more.
+    The states are those of softmax attention: keys and values, all or those that its pattern sees; they get one row more. With a
+    text X is one token alone, (1, D), and the states get as many rows as it has tokens.
     """
     attention = block.attention
     if (found := _known_for(block, params, X)) is None:
         return None
-    d, G = attention.d, attention._groups
-    states = tuple([state.with_room(1) for state in states])
+    d, G, core, more = attention.d, attention._groups, attention.core, text.more
+    if more and (found.beside is None or core.pattern is not None):
+        return None  # what is seen depends on the position
+    states = tuple([state.with_room(1 + more) for state in states])
     rooms = found.rooms(states, (*X.shape[:-2], G, d))
     if rooms is None:
         return None
-    (m, end), (eps, centre, kind, gate), core = (states[0].length, states[0].end), _network(block), attention.core
+    (m, end), (eps, centre, kind, gate) = (states[0].length - more, states[0].end - more), _network(block)
     Y, rows = np.empty(X.shape, X.dtype), for_reading(X.reshape(-1, block.width))
     mask, first = _seen(core, own := [each.attention.core for each in params], end, m)
     beside = found.beside or _beside_scores(core, own, end - first, attention.heads, X)
     if beside is None:
         return None
-    seen = mask, *beside, first, end, G, d, *found.angles(m - 1), block.ffn.hidden
-    rest = eps, centre, scale_for(d, core.scale), kind, gate, Y.reshape(rows.shape)
-    _by_two(found, len(params), sum(found.weights), through_blocks, rows, found.rows, rooms, *seen, *rest)
+    seen = mask, *beside, first, end, G, d, *found.angles(m - 1, more), block.ffn.hidden
+    rest = eps, centre, scale_for(d, core.scale), kind, gate, *text[:2], Y.reshape(rows.shape)
+    _by_two(found, len(params), sum(found.weights), through_blocks, rows, found.rows, rooms, *seen, *rest, text=text)
     return Y, states
 
 
 def _through_memories(
-    found: Known, own: Memories, rows: Array, batch: tuple[int, ...], states: tuple[Any, ...], angles: Any, network: Any
+    found: Known, own: Memories, rows: Array, batch: tuple[int, ...], states: tuple[Any, ...], network: Any, text: Text
 ) -> tuple[Array, Any] | None:
     """X (B, D) after all blocks, whose cores have the memories in `states`, and the longer states; None if it can't be done."""
-    attention, numbers, sums, length = found.block.attention, own.numbers, own.way[2] >= 0, states[0].length
+    attention, numbers, sums, length = found.block.attention, own.numbers[None], own.way[2] >= 0, states[0].length
     if sums:  # of features, which may depend on the position
-        how = attention.core.for_loops(found.params[0].attention.core, attention.d, length)
-        if how is None or len(rows) * math.prod(own.shapes[0]) > SMALL:
+        first = found.params[0].attention.core
+        hows = [attention.core.for_loops(first, attention.d, length + t) for t in range(1 + text.more)]
+        if None in hows or len(rows) * math.prod(own.shapes[0]) > SMALL:
             return None
-        numbers = np.array([how.a, how.b, *numbers[2:]], found.dtype)
+        numbers = np.array([[how.a, how.b, *own.numbers[2:]] for how in hows], found.dtype)
     parts = [part for part in zip(*states, strict=True) if isinstance(part[0], np.ndarray)]
     if len(parts) != len(own.shapes):
         return None
     held: list[Any] = [found.together(part, (*batch, *shape)) for part, shape in zip(parts, own.shapes, strict=True)]
     if any(X is None for X in held):
         return None
-    after = [np.empty_like(X) for X in held]
+    # Of what a text leaves behind, two tokens have room in turn; but each of those whose rows are convolved, which both threads
+    # write, though one may be far behind.
+    two, each = min(1 + text.more, 2), 1 + text.more
+    after = [np.empty((some, *X.shape), X.dtype) for some, X in zip((two, two if sums else each), held, strict=False)]
 
     def for_loop(S: Array, *beside: Array) -> tuple[Array, Array]:
-        rows_of_heads = S.reshape(len(S), len(rows) * attention.heads, *S.shape[-2:])
-        return rows_of_heads, (beside[0] if beside else S[:, :0]).reshape(len(S), -1)
+        many = S.shape[: S.ndim - len(batch) - 3]
+        z = beside[0].reshape(*beside[0].shape[: len(many)], -1) if beside else S[..., 0, :0].reshape(*many, 0)
+        return S.reshape(*many, len(rows) * attention.heads, *S.shape[-2:]), z
 
     Y = np.empty_like(rows)
     cores = found.rows, own.cores, own.way, numbers, *for_loop(*held), *for_loop(*after)
-    rest = attention.d, *angles, found.block.ffn.hidden, *network, Y
-    _by_two(found, len(states), sum(found.weights), through_memories, rows, *cores, *rest)
-    found.left = left = [(list(X), X) for X in after]
+    rest = attention.d, *found.angles(length, text.more), found.block.ffn.hidden, *network, *text[:2], Y
+    _by_two(found, len(states), sum(found.weights), through_memories, rows, *cores, *rest, text=text)
+    found.left = left = [(list(X), X) for X in (some[text.more % len(some)] for some in after)]
     arrays = iter(left)
     fields = [
-        next(arrays)[0] if isinstance(field, np.ndarray) else repeat(None if field is None else length + 1)
+        next(arrays)[0] if isinstance(field, np.ndarray) else repeat(None if field is None else length + 1 + text.more)
         for field in states[0]
     ]
     return Y, tuple(map(type(states[0]), *fields))
 
 
-def around_core(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...]) -> tuple[Array, Any] | None:
+def around_core(
+    block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...], text: Text = NO_TEXT
+) -> tuple[Array, Any] | None:
     """`Block.step` of all blocks, which are like this one, for one token of each of a few samples, whatever their core is.
 
     All are one call if their cores have memories that loops know; else there are calls between the cores. None if they can't be.
+    A text, of which X is the first token, (1, D), is written by the one call.
     """
     batch, found = X.shape[:-2], _known_for(block, params, X)
     lengths = {0 if state is None else state.length for state in states}
     if found is None or len(rows := for_reading(X.reshape(-1, block.width))) > FEW or len(lengths) > 1:
         return None
-    angles, network = found.angles(lengths.pop()), _network(block)
+    network, (before, behind) = _network(block), found.weights
     if found.memories is not None and None not in states:
-        done = _through_memories(found, found.memories, rows, batch, states, angles, network)
+        done = _through_memories(found, found.memories, rows, batch, states, network, text)
         if done is not None:
             return done[0].reshape(X.shape), done[1]
-    (eps, centre, kind, gate), (before, behind) = network, found.weights
+    if text is not NO_TEXT:
+        return None
+    angles, (eps, centre, kind, gate) = found.angles(lengths.pop()), network
     numbers, places, longer, Y = (block.ffn.hidden, eps, centre, kind, gate), [], [], rows
     for p in found.projections:
         start, axes = places[-1][1] if places else rows.size, () if p.heads is None else (p.heads,)

@@ -35,6 +35,7 @@ from minitransformer.kernels.one_token_halves import (
     room_for,
     sum_of_halves,
 )
+from minitransformer.kernels.one_token_text import DRAWN, row_of_next, steps_of
 from minitransformer.kernels.pointwise import activate_some, open_gate
 from minitransformer.kernels.tiles import put, rows_of
 
@@ -141,29 +142,34 @@ def around(
 @compiled
 def through_blocks(
     X, rows, rooms, mask, bias, sinks, cap, first, end, G, d, cos, sin, position, interleaved, hidden, eps, centre, scale,
-    kind, gate, flags, room, out, queue,
+    kind, gate, text, chances, flags, room, out, queue,
 ):  # fmt: skip
     """Fill `out` with X (B, D) after all blocks; `rooms` has for each the addresses of K and V, and how many rows fit there.
 
     Row end − 1 of K and V is filled; the keys first … end − 1 are those that mask, bias and sink of `attend_to_seen` are for.
-    Of bias and sinks there is one for each block, or one for all.
+    Of bias and sinks there is one for each block, or one for all. With a `text` this goes on, each time with the next token.
     """
     shared = one_of_two(flags, room, queue)
     if shared[2][ME] > 1:
         return
     B, columns = len(X), len(X) * G * d
-    for b in range(len(rows)):
-        keys, values, fit = rooms[b]
-        of_all = projections(X, rows[b], cos, sin, position, interleaved, eps, centre, shared)
-        K, V = carray(at(keys, X), (B, G, fit, d)), carray(at(values, X), (B, G, fit, d))
-        put_row(V, of_all[:columns].reshape(B, G * d), end - 1)
-        put_row(K, of_all[len(of_all) - columns :].reshape(B, G * d), end - 1)
-        Q = of_all[columns : len(of_all) - columns].reshape(-1, 1, d)
-        k, v, Y = K.reshape(B * G, fit, d), V.reshape(B * G, fit, d), room_for(shared, Q.size)
-        for half in halves_of_next(shared):
-            start, stop = half * len(Q) // 2, (half + 1) * len(Q) // 2
-            beside = bias[b % len(bias)], sinks[b % len(sinks)], cap
-            attend_to_seen(Q, k, v, mask, *beside, first, end, scale, start, stop, Y.reshape(Q.shape))
-        Y = Y.copy().reshape(B, Q.size // B)
-        X = after_mixing(X, Y, rows[b], hidden, eps, centre, kind, gate, shared)
+    for t in range(steps_of(text)):
+        for b in range(len(rows)):
+            keys, values, fit = rooms[b]
+            of_all = projections(X, rows[b], cos, sin, position + t, interleaved, eps, centre, shared)
+            K, V = carray(at(keys, X), (B, G, fit, d)), carray(at(values, X), (B, G, fit, d))
+            put_row(V, of_all[:columns].reshape(B, G * d), end + t - 1)
+            put_row(K, of_all[len(of_all) - columns :].reshape(B, G * d), end + t - 1)
+            Q = of_all[columns : len(of_all) - columns].reshape(-1, 1, d)
+            k, v, Y = K.reshape(B * G, fit, d), V.reshape(B * G, fit, d), room_for(shared, Q.size)
+            for half in halves_of_next(shared):
+                start, stop = half * len(Q) // 2, (half + 1) * len(Q) // 2
+                beside = bias[b % len(bias)], sinks[b % len(sinks)], cap
+                attend_to_seen(Q, k, v, mask, *beside, first, end + t, scale, start, stop, Y.reshape(Q.shape))
+            Y = Y.copy().reshape(B, Q.size // B)
+            X = after_mixing(X, Y, rows[b], hidden, eps, centre, kind, gate, shared)
+        if len(text) > 0:
+            X = row_of_next(X, text, chances, t, eps, centre, shared)
+            if text[DRAWN + t] < 0:
+                break
     give(X, shared, queue, out)

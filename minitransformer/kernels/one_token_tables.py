@@ -117,11 +117,11 @@ class Known:
         fits = all(type(X) is np.ndarray and X.shape == shape and X.dtype == self.dtype for X in parts)
         return np.stack(parts) if fits else None
 
-    def angles(self, position: int) -> tuple[Array, Array, int, bool]:
-        """cos and sin (positions, pairs), up to this position at least; the position; whether pairs are interleaved."""
+    def angles(self, position: int, more: int = 0) -> tuple[Array, Array, int, bool]:
+        """cos and sin (positions, pairs), up to this position at least, and some more; the position; whether pairs are interleaved."""
         rotate = self.block.attention.rotate
-        if rotate is not None and position >= len(self.cos):
-            self.cos, self.sin = map(for_reading, rotate.table(position + 1, self.dtype))
+        if rotate is not None and position + more >= len(self.cos):
+            self.cos, self.sin = map(for_reading, rotate.table(position + more + 1, self.dtype))
         return self.cos, self.sin, position, rotate is not None and rotate.layout == "interleaved"
 
     def rooms(self, states: tuple[Any, ...], shape: tuple[int, ...]) -> Array | None:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from minitransformer.checks import frozen
-from minitransformer.functional import layer_norm, layer_norm_outside, normed, rms_norm
+from minitransformer.functional import layer_norm, layer_norm_outside, linear, loops_in, normed, rms_norm
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegativeNumber
 from minitransformer.registry import named
@@ -60,11 +60,26 @@ class Norm:
             Y, pullback = function(X, params.gamma, params.beta, eps=self.eps)
         return Y, NormPullback(pullback)
 
+    def for_loops(self, params: NormParams) -> tuple[Array, Array | None, float] | None:
+        """γ, β and ε of the norm, without β if it is of mean squares; None if it is of another kind."""
+        if self.kind == "rms":
+            return params.gamma, None, self.eps
+        return (*params, self.eps) if self.kind == "layer" and params.beta is not None else None
+
     def value(self, params: NormParams, X: Array) -> Array:
         """Y alone, without a pullback."""
-        if self.kind == "rms" or (self.kind == "layer" and params.beta is not None):
-            return normed(X, params.gamma, params.beta, eps=self.eps)
+        if found := self.for_loops(params):
+            gamma, beta, eps = found
+            return normed(X, gamma, beta, eps=eps)
         return self(params, X)[0]
+
+    def value_times(self, params: NormParams, X: Array, W: Array, b: Array | None) -> Array:
+        """Y W + b, without a pullback: what stands behind the last block."""
+        if (found := self.for_loops(params)) and (loops := loops_in("few_rows")):
+            answers = loops.normed_linear(X, *found, W, b)
+            if answers is not None:
+                return answers
+        return linear(self.value(params, X), W, b)[0]
 
 
 NORMS: dict[str, Callable[..., Norm]] = dict.fromkeys(get_args(Kind), Norm)

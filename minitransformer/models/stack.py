@@ -209,12 +209,18 @@ class Stack:
         self, params: StackParams, X: Float[Array, "*batch n {self.width}"], states: tuple[Any, ...] | None = None
     ) -> tuple[Array, tuple[Any, ...]]:
         """The causal stack on new tokens after those in the states of its blocks; returns Y and the longer states."""
+        X, states = self.step_before_norm(params, X, states)
+        return X if params.norm is None else self.blocks[0]._norm.value(params.norm, X), states
+
+    def step_before_norm(
+        self, params: StackParams, X: Array, states: tuple[Any, ...] | None
+    ) -> tuple[Array, tuple[Any, ...]]:
+        """`step`, without the last norm."""
         if states is None:
             states = (None,) * self.depth
         if len(states) != self.depth:
             raise ValueError(f"states: {len(states)} for a stack of {so_many(self.depth, 'block')}")
-        X, states = self._through_blocks(self._tied_as_before(params), X, states)
-        return X if params.norm is None else self.blocks[0]._norm.value(params.norm, X), states
+        return self._through_blocks(self._tied_as_before(params), X, states)
 
     @cached_property
     def _runs(self) -> list[tuple[Block, slice]]:
@@ -242,6 +248,19 @@ class Stack:
                 X, state = block.step(own, X, state)
                 longer.append(state)
         return X, tuple(longer)
+
+    def write(self, params: StackParams, X: Array, states: tuple[Any, ...], text: Any) -> tuple[Any, ...] | None:
+        """Pass X (1, D) and then one token of a text after another through all blocks: the states after them.
+
+        All are one call of a loop, which draws each token from the row of the one before; None if there is no loop that can.
+        """
+        (block, run), *others = self._runs
+        loops = loops_in("one_token")
+        if others or not loops or not block.of_heads or type(block).step is not Block.step or None in states:
+            return None
+        write = loops.one_token if block.usual else loops.around_core
+        done = write(block, self._tied_as_before(params), X, states, text)
+        return done and done[1]
 
     def refuse(self, *, causal: bool, absolute: Any = None) -> None:
         """Raise ValueError if a block can't have this `causal`; a stack with a memory also refuses absolute positions."""
