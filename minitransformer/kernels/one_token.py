@@ -87,6 +87,18 @@ def _seen(core: Any, own: list[Any], end: int, m: int) -> tuple[Array, int]:
     return (EVERY_KEY, seen.start) if isinstance(seen, slice) else (for_reading(seen.reshape(-1, end)), 0)
 
 
+def _seen_by_each(core: Any, own: list[Any], end: int, m: int, more: int) -> tuple[Array, Array]:
+    """`_seen` of this token and of each after it: masks (tokens, rows, keys), one for all if there is nothing to hide; first keys."""
+    each = [_seen(core, own, end + t, m + t) for t in range(1 + more)]
+    firsts = np.array([first for _, first in each])
+    if all(mask is EVERY_KEY for mask, _ in each):
+        return EVERY_KEY[None], firsts
+    masks = np.zeros((1 + more, max(len(mask) for mask, _ in each), end + more), np.bool_)
+    for t, (mask, first) in enumerate(each):
+        masks[t, :, first : end + t] = True if mask is EVERY_KEY else mask
+    return masks, np.zeros_like(firsts)
+
+
 def _beside_scores(core: Any, own: list[Any], keys: int, heads: int, X: Array) -> Any:
     """Bias, sinks and cap of `through_blocks` for this many keys; None if an array has another shape or dtype than it should.
 
@@ -122,19 +134,19 @@ def one_token(
     if (found := _known_for(block, params, X)) is None:
         return None
     d, G, core, more = attention.d, attention._groups, attention.core, text.more
-    if more and (found.beside is None or core.pattern is not None):
-        return None  # what is seen depends on the position
+    if more and (hasattr(core, "furthest") or core.encoding is not None):
+        return None  # what is added to scores depends on the position
     states = tuple([state.with_room(1 + more) for state in states])
     rooms = found.rooms(states, (*X.shape[:-2], G, d))
     if rooms is None:
         return None
     (m, end), (eps, centre, kind, gate) = (states[0].length - more, states[0].end - more), _network(block)
     Y, rows = np.empty(X.shape, X.dtype), for_reading(X.reshape(-1, block.width))
-    mask, first = _seen(core, own := [each.attention.core for each in params], end, m)
-    beside = found.beside or _beside_scores(core, own, end - first, attention.heads, X)
+    masks, firsts = _seen_by_each(core, own := [each.attention.core for each in params], end, m, more)
+    beside = found.beside or _beside_scores(core, own, end - firsts[0], attention.heads, X)
     if beside is None:
         return None
-    seen = mask, *beside, first, end, G, d, *found.angles(m - 1, more), block.ffn.hidden
+    seen = masks, *beside, firsts, end, G, d, *found.angles(m - 1, more), block.ffn.hidden
     rest = eps, centre, scale_for(d, core.scale), kind, gate, *text[:2], Y.reshape(rows.shape)
     _by_two(found, len(params), sum(found.weights), through_blocks, rows, found.rows, rooms, *seen, *rest, text=text)
     return Y, states
