@@ -3,26 +3,20 @@
     normed                  γ ⊙ (x − μ)/√(σ² + ε) + β
     feed_forward            f(x W₁ + b₁) W₂ + b₂
     gated_feed_forward      (f(x U₁ + b₁) ⊙ (x U₂ + b₂)) W + b
-    normed_linear           z W + b of the normed row z, as behind the last block
-    draw_one                the next token, with the probabilities softmax(x / temperature)
 
 Why this is fast. A row has so little arithmetic that the calls around it take longer: here each layer is one call with one
 result, and nothing is remembered for a backward pass. For each x, W is read once, row by row, and the sums run along its rows.
 """
 
-import math
-
 import numpy as np
 
-from minitransformer.arrays import FEW, for_reading
+from minitransformer.arrays import FEW
 from minitransformer.kernels.compiling import compiled, inside
 from minitransformer.kernels.norms_and_loss import squares, total
 from minitransformer.kernels.pointwise import GATES, GELU, GELU_TANH, RELU, activate_some, open_gate
 from minitransformer.kernels.threads import borrowed
-from minitransformer.kernels.tiles import dot
 from minitransformer.typing import Array
 
-MANY = 2**19  # numbers in a head: to read more takes BLAS, with its threads, less time
 KINDS = {"relu": RELU, "gelu": GELU, "gelu_tanh": GELU_TANH}
 
 
@@ -88,37 +82,6 @@ def gated_layers(X, U_1, b_1, U_2, b_2, W, b, gate):
     return product(A, W, b)
 
 
-@compiled
-def normed_times(X, gamma, beta, eps, centre, W, b, tied):
-    """Z W + b, with the normed rows Z of X; where W is the table that reads, Z Wᵀ + b."""
-    Z = norm_rows(X, gamma, beta, eps, centre)
-    if not tied:
-        return product(Z, W, b)
-    Y = np.empty((len(X), len(W)), X.dtype)
-    for i in range(len(Y)):
-        for v in range(len(W)):
-            Y[i, v] = dot(Z[i], W[v]) + b[v]
-    return Y
-
-
-@compiled
-def draw_one(logits, temperature, u):
-    """The first token at which the running sum of softmax(logits / temperature) passes u; −1 if the largest is not finite."""
-    top = -np.inf
-    for x in logits:
-        top = x if x > top or np.isnan(x) else top
-    if not np.isfinite(top):
-        return -1
-    below, so_far = np.empty(len(logits), np.float64), 0.0
-    for v in range(len(below)):
-        so_far += math.exp((logits[v] - top) / temperature)
-        below[v] = so_far
-    for v in range(len(below)):
-        if below[v] / so_far > u:
-            return v
-    return -1
-
-
 def _few(X: Array, *pairs: tuple[Array, tuple[int, ...]]) -> bool:
     """Whether X has few rows, and each array of the pairs has its dtype and the shape beside it."""
     return X.size <= FEW * X.shape[-1] and all(a.dtype == X.dtype and a.shape == shape for a, shape in pairs)
@@ -151,16 +114,3 @@ def gated_feed_forward(
     if not _few(X, *first, (W, (hidden, D)), (b, (D,))) or (gate == "gelu" and X.dtype != np.float32):
         return None
     return gated_layers(X.reshape(-1, D), U_1, b_1, U_2, b_2, W, b, GATES[gate]).reshape(X.shape)
-
-
-def normed_linear(X: Array, gamma: Array, beta: Array | None, eps: float, W: Array, b: Array | None) -> Array | None:
-    """The `normed` rows of X times W, or times the transpose of what is in memory, + b; None if these loops can't take the arrays."""
-    (D, many), tied = W.shape, not W.flags.carray
-    wide, shift = gamma if beta is None else beta, np.zeros(many, X.dtype) if b is None else b
-    table = W.T if tied else W
-    fits = _few(X, (gamma, (D,)), (wide, (D,)), (W, (X.shape[-1], many)), (shift, (many,)))
-    if not fits or W.size > MANY or not table.flags.carray:
-        return None
-    centre, added = beta is not None, np.zeros(D, X.dtype) if beta is None else beta
-    rows = map(for_reading, (X.reshape(-1, D), gamma, added))
-    return normed_times(*rows, eps, centre, table, for_reading(shift), tied).reshape(*X.shape[:-1], many)

@@ -8,12 +8,13 @@ Why this is fast. What is read for a token, all weights, takes the place of ever
 Python between two tokens begins with an empty cache, and takes longer than the blocks.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.kernels.compiling import inlined, inside
-from minitransformer.kernels.few_rows import draw_one, norm_rows
+from minitransformer.kernels.compiling import compiled, inlined, inside
+from minitransformer.kernels.few_rows import norm_rows
 from minitransformer.kernels.one_token_addresses import matrix, vector
 from minitransformer.kernels.one_token_halves import halves_of_next, room_for
 from minitransformer.kernels.tiles import dot
@@ -29,6 +30,30 @@ SCALE, TEMPERATURE, CHANCES = range(3)
 def steps_of(text):
     """How many tokens pass through the blocks: one, if nothing is drawn."""
     return max(len(text) - DRAWN, 1)
+
+
+@compiled
+def draw_one(logits, temperature, u):
+    """The first token at which the running sum of softmax(logits / temperature) passes u; −1 if the largest is not finite.
+
+    Temperature 0 is for the most probable token, the first of equals.
+    """
+    top, best = -np.inf, 0
+    for v in range(len(logits)):
+        if logits[v] > top or np.isnan(logits[v]):
+            top, best = logits[v], v
+    if not np.isfinite(top):
+        return -1
+    if temperature == 0:
+        return best
+    below, so_far = np.empty(len(logits), np.float64), 0.0
+    for v in range(len(below)):
+        so_far += math.exp((logits[v] - top) / temperature)
+        below[v] = so_far
+    for v in range(len(below)):
+        if below[v] / so_far > u:
+            return v
+    return -1
 
 
 @inside

@@ -21,6 +21,7 @@ from minitransformer.typing import Array, Float, Int, checked
 PIECE = 4096  # tokens of a text that are read at once
 AT_ONCE = 16  # tokens that the loops write before Python has its turn, and Ctrl-C is heard: a few milliseconds
 ADDED = NoPositions, SinusoidalPositions, LearnableSinusoids, LearnedPositions
+DIVERGED = "logits: the largest is not finite; has training diverged?"
 COLDEST = 1e-30  # a quotient by a lower temperature would not be finite
 
 
@@ -42,7 +43,7 @@ def next_token_distribution(
         raise ValueError(f"logits: shape {logits.shape} should have at least one token")
     top = logits.max(-1, keepdims=True)
     if not np.isfinite(top).all():
-        raise ValueError("logits: the largest is not finite; has training diverged?")
+        raise ValueError(DIVERGED)
     if temperature < COLDEST:
         best = logits == top
         first = best & (best.cumsum(-1) == 1)
@@ -98,21 +99,17 @@ def generate(
         raise ValueError(f'model: outputs {model.outputs!r} should be "tied" or "own", to say which token is next')
     refuse_unknown(prompt, model.vocabulary, "prompt")
     keep_freed_memory()
-    tokens, wanted, ends = list(prompt), len(prompt) + steps, None
-    if top_k is top_p is None and temperature >= COLDEST:
-        ends = ends_of(model, params)
+    tokens, wanted = list(prompt), len(prompt) + steps
+    ends = _ends(model, params) if top_k is top_p is None else None
     try:
         with one_blas_thread() if loops_in("threads") else nullcontext():
             logits, state = read(model, params, np.array(tokens if model.body.remembers else tokens[-model.context :]))
             while len(tokens) < wanted:
                 tokens.append(_next(logits[-1], rng, temperature, top_k, top_p))
-                while ends and (left := min(wanted - len(tokens), model.context - state.length, AT_ONCE)) > 0:
-                    text = write(model, params, ends, tokens[-1], state, left, temperature, rng)
-                    if text is None:
-                        ends = None
-                        break
-                    tokens += text[0]
-                    state = text[1]
+                while ends and (n := min(wanted - len(tokens), model.context - state.length, AT_ONCE)) > 0:
+                    drawn, state = _write(model, params, ends, tokens[-1], state, n, temperature, rng)
+                    tokens += drawn
+                    ends = ends if drawn else None
                 if len(tokens) == wanted:
                     break
                 if state.length >= model.context and not model.body.remembers:
@@ -140,51 +137,49 @@ def read(
     return logits, state
 
 
-def ends_of(model: LanguageModel, params: SequenceParams) -> Any:
-    """What stands before and behind the blocks of a model, for loops that write a text; None if it is something else."""
+def _ends(model: LanguageModel, params: SequenceParams) -> Any:
+    """What stands before and behind the blocks of a model, for loops that write a text; None if they can't do without Python."""
     norm, loops, positions = params.stack.norm, loops_in("one_token_text"), type(model._placed.at_embedding)
-    usual = type(model).step is SequenceModel.step and type(model.body).step is Stack.step and positions in ADDED
-    if not loops or not usual or norm is None or model._embedding.types is not None or not model.body.decodes:
+    usual = type(model).step is SequenceModel.step and type(model.body).step is Stack.step and model.body.decodes
+    if not loops or not usual or norm is None or positions not in ADDED or model._embedding.types is not None:
         return None
-    found, (W, b) = model.body.blocks[0]._norm.for_loops(norm), model._head(params)
-    if found is None or b is not None:
+    found, (W, _) = model.body.blocks[0]._norm.for_loops(norm), model._head(params)
+    if found is None:
         return None
     gamma, beta, _ = found
-    scale = math.sqrt(model.width) if model._embedding.scaled else 1.0
     beta = np.zeros_like(gamma) if beta is None else beta
+    scale = math.sqrt(model.width) if model._embedding.scaled else 1.0
     ends = loops.Ends(params.E, scale, gamma, beta, np.ascontiguousarray(W.T))
     return ends if ends.fit() else None
 
 
-def write(
+def _write(
     model: LanguageModel, params: SequenceParams, ends: Any, token: int, state: Written, n: int, temperature: float,
     rng: np.random.Generator,
-) -> tuple[list[int], Written] | None:  # fmt: skip
-    """The next n tokens after this one, drawn by the loops, and the state before the last; None if the blocks are others.
-
-    raises   ValueError as `next_token_distribution` does
-    """
+) -> tuple[list[int], Written]:  # fmt: skip
+    """The next n tokens after this one, drawn by loops, and the state before the last; no tokens if the blocks can't do that."""
     X, _ = model._embed(params, np.array([token]), first=state.length)
     nowhere = np.zeros((n, model.width), X.dtype)
     places, _ = model._placed.at_embedding(params.positions, nowhere, first=state.length)
     before = rng.bit_generator.state
-    text = ends.text(places, temperature, rng.random(n))
+    text = ends.text(places, temperature if temperature >= COLDEST else 0.0, rng.random(n))
     blocks = model.body.write(params.stack, X, state.blocks, text)
     if blocks is None:
         rng.bit_generator.state = before
-        return None
+        return [], state
     drawn = text.drawn.tolist()
     if min(drawn) < 0:
-        next_token_distribution(np.full(1, np.nan))
+        raise ValueError(DIVERGED)
     return drawn, Written(state.length + n, blocks, None)
 
 
 def _next(logits: Array, rng: np.random.Generator, temperature: float, top_k: int | None, top_p: float | None) -> int:
     """`draw` from the `next_token_distribution`, which is one loop where no token is left out."""
-    if top_k is top_p is None and temperature >= COLDEST and (loops := loops_in("few_rows")):
-        token = loops.draw_one(logits, float(temperature), rng.random())
-        if token >= 0:
-            return token
+    if top_k is top_p is None and (loops := loops_in("one_token_text")):
+        token = loops.draw_one(logits, float(temperature) if temperature >= COLDEST else 0.0, rng.random())
+        if token < 0:
+            raise ValueError(DIVERGED)
+        return token
     P = next_token_distribution(logits.astype(np.float64), temperature=temperature, top_k=top_k, top_p=top_p)
     return draw(P, rng)
 

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from minitransformer.checks import frozen
-from minitransformer.functional import layer_norm, layer_norm_outside, linear, loops_in, normed, rms_norm
+from minitransformer.functional import layer_norm, layer_norm_outside, normed, rms_norm
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegativeNumber
 from minitransformer.registry import named
@@ -72,14 +72,6 @@ class Norm:
             gamma, beta, eps = found
             return normed(X, gamma, beta, eps=eps)
         return self(params, X)[0]
-
-    def value_times(self, params: NormParams, X: Array, W: Array, b: Array | None) -> Array:
-        """Y W + b, without a pullback: what stands behind the last block."""
-        if (found := self.for_loops(params)) and (loops := loops_in("few_rows")):
-            answers = loops.normed_linear(X, *found, W, b)
-            if answers is not None:
-                return answers
-        return linear(self.value(params, X), W, b)[0]
 
 
 NORMS: dict[str, Callable[..., Norm]] = dict.fromkeys(get_args(Kind), Norm)

@@ -266,14 +266,6 @@ class SequenceModel(Model):
         logits, head = self._answer(params, N)
         return logits, SequencePullback(embedded, stack, head, self.outputs == "tied")
 
-    def _step(self, params: SequenceParams, X: Array, states: Any) -> tuple[Array, Any]:
-        """The output at new rows X, and the longer states of the blocks."""
-        if params.stack.norm is None or self.outputs == "none" or type(self.body).step is not Stack.step:
-            N, states = self.body.step(params.stack, X, states)
-            return self._answer(params, N)[0], states
-        X, states = self.body.step_before_norm(params.stack, X, states)
-        return self.body.blocks[0]._norm.value_times(params.stack.norm, X, *self._head(params)), states
-
     @checked
     def step(
         self, params: SequenceParams, tokens: Int[Array, "*batch n"], state: Written | None = None
@@ -291,8 +283,8 @@ class SequenceModel(Model):
         longer = first + tokens.shape[-1]
         if self.body.decodes:
             X, _ = self._embed(params, tokens, first=first)
-            answer, blocks = self._step(params, X, None if state is None else state.blocks)
-            return answer, Written(longer, blocks, None)
+            N, blocks = self.body.step(params.stack, X, None if state is None else state.blocks)
+            return self._answer(params, N)[0], Written(longer, blocks, None)
         before: Any = tokens[..., :0] if state is None else state.tokens
         if before.shape[-1] != first:
             raise ValueError(f"state: its tokens should be {first}, as its length is, are {before.shape[-1]}")

@@ -209,18 +209,12 @@ class Stack:
         self, params: StackParams, X: Float[Array, "*batch n {self.width}"], states: tuple[Any, ...] | None = None
     ) -> tuple[Array, tuple[Any, ...]]:
         """The causal stack on new tokens after those in the states of its blocks; returns Y and the longer states."""
-        X, states = self.step_before_norm(params, X, states)
-        return X if params.norm is None else self.blocks[0]._norm.value(params.norm, X), states
-
-    def step_before_norm(
-        self, params: StackParams, X: Array, states: tuple[Any, ...] | None
-    ) -> tuple[Array, tuple[Any, ...]]:
-        """`step`, without the last norm."""
         if states is None:
             states = (None,) * self.depth
         if len(states) != self.depth:
             raise ValueError(f"states: {len(states)} for a stack of {so_many(self.depth, 'block')}")
-        return self._through_blocks(self._tied_as_before(params), X, states)
+        X, states = self._through_blocks(self._tied_as_before(params), X, states)
+        return X if params.norm is None else self.blocks[0]._norm.value(params.norm, X), states
 
     @cached_property
     def _runs(self) -> list[tuple[Block, slice]]:

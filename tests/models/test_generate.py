@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer import random_like
+from minitransformer import backend, random_like
+from minitransformer.backend import available
 from minitransformer.models import LanguageModel, generate, next_token_distribution
 from minitransformer.models.generate import draw, read
+from minitransformer.models.stack import Stack
 from tests.peaks import peak
 
 pytestmark = pytest.mark.usefixtures("definitions")
@@ -20,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("definitions")
 LM = LanguageModel(vocabulary=7, context=6, width=8, depth=2, heads=2)
 PARAMS = random_like(LM.init(np.random.default_rng(0), np.float64), np.random.default_rng(1))
 PROMPT = np.array([3, 1, 4])
+needs_numba = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
 
 
 def seeded(seed=0):
@@ -184,6 +187,82 @@ def test_the_cache_changes_nothing(length, tier):
     found = generate(LM, PARAMS, prompt, 20, rng=seeded(9))
     assert found.tolist() == plain_generation(20, prompt, seeded(9))
     assert found.dtype == np.int64
+
+
+def token_by_token(model, params, prompt, steps, rng, **options):
+    """One step of the model for each token, with a state that grows."""
+    tokens, (logits, state) = [], model.step(params, prompt)
+    for _ in range(steps):
+        tokens.append(draw(next_token_distribution(logits[-1].astype(np.float64), **options), rng))
+        logits, state = model.step(params, np.array(tokens[-1:]), state)
+    return tokens
+
+
+GOES_ON = [
+    {},
+    {"positions": "rope", "norm": "rms", "ffn": "swiglu", "embedding": "plain", "outputs": "own", "groups": 2},
+    {"positions": "learned", "attention": "softmax:sink=learned,cap=5.0"},
+    {"positions": "learnable sinusoids", "attention": "softmax:norm=rms"},
+    {"attention": "window:radius=3"},
+    {"attention": "strided:stride=3", "positions": "none"},
+    {"attention": "bigbird:block=4,random=1", "positions": "rope"},
+    {"attention": "sinks:first=2,last=3", "positions": "none"},
+    {"attention": "linear"},
+    {"attention": "cosformer"},
+    {"attention": "performer:kind=hyperbolic"},
+    {"attention": "taylor"},
+    {"attention": "delta", "positions": "rope"},
+    {"attention": "gated-delta:taps=3", "positions": "none"},
+    {"attention": "ssd"},
+]
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.mark.parametrize("options", GOES_ON, ids=str)
+def test_loops_go_on_by_themselves_and_write_the_same(options, temperature, dtype, monkeypatch):
+    """Forty tokens: more than the loops draw at once."""
+    model = LanguageModel(**({"vocabulary": 7, "context": 48, "width": 8, "depth": 2, "heads": 4, "ffn": "relu"} | options))
+    params = random_like(model.init(seeded(), dtype), seeded(1))
+    expected = token_by_token(model, params, PROMPT, 40, seeded(2), temperature=temperature)
+    written, write = [], Stack.write
+
+    def watched(*given):
+        written.append(write(*given))
+        return written[-1]
+
+    monkeypatch.setattr(Stack, "write", watched)
+    with backend("numba"):
+        assert generate(model, params, PROMPT, 40, temperature=temperature, rng=seeded(2)).tolist() == expected
+    assert len(written) == 3, "the first token is drawn from what is read, then come 16, 16 and 7"
+    assert None not in written
+
+
+@needs_numba
+@pytest.mark.parametrize("attention", ["softmax", "gated-delta:taps=3", "linear"])
+def test_one_thread_or_two_write_the_same(attention):
+    """A model with so many weights that the loops take a second thread."""
+    model = LanguageModel(vocabulary=7, context=64, width=128, depth=4, heads=4, attention=attention)
+    params, written = model.init(seeded()), []
+    with backend("numba"):
+        from minitransformer.kernels import threads
+
+        for count in (1, 2):
+            with threads.limit(count):
+                written += [generate(model, params, PROMPT, 60, rng=seeded(seed)).tolist() for seed in range(3)]
+    assert written[:3] == written[3:]
+
+
+@needs_numba
+@pytest.mark.parametrize("attention", ["softmax", "differential"])
+def test_a_model_that_diverges_while_it_writes(attention):
+    """Token 5 has a row of NaNs, and nothing else does: so it is drawn, and no other token after it."""
+    model = LanguageModel(vocabulary=7, context=64, width=8, depth=1, heads=2, attention=attention, outputs="own")
+    params = model.init(seeded(), np.float64)
+    params.E[5] = np.nan
+    with backend("numba"), pytest.raises(ValueError, match="logits: the largest is not finite; has training diverged"):
+        generate(model, params, PROMPT, 60, temperature=100.0, rng=seeded())
 
 
 class Watched(LanguageModel):
