@@ -18,6 +18,9 @@ What is left is the reading of the weights, and two threads share it if there ar
 product, and of the heads of attention, a thread computes one half and takes the other half from the other thread. So a core
 reads the same half of the weights for every token, and may find it in its own cache.
 
+In generation one call even writes several tokens, each drawn from the logits of the one before. For what is read for a token,
+all weights, takes the place of everything else in the cache: Python begins anew after each call, and takes longer than the loops.
+
 Between any other core and the next there is one call: what is behind the one and before the other. All this is for pre-norm
 blocks whose attention says what its projections are, with heads or without (attention/projected.py); any other goes part by
 part, and gives the same numbers.
@@ -27,6 +30,7 @@ one_token_tables.py      what is looked at once for some blocks, and remembered
 one_token_halves.py      how two threads share a product
 one_token_blocks.py      the loops for softmax attention, and around any other core
 one_token_memories.py    the loop for memories
+one_token_text.py        from one token to the next: the two ends of a model, and how a token is drawn
 here                     what Python calls
 """
 
@@ -42,8 +46,8 @@ from minitransformer.kernels.few_queries import in_base_2
 from minitransformer.kernels.few_rows import KINDS
 from minitransformer.kernels.one_token_blocks import around, through_blocks
 from minitransformer.kernels.one_token_memories import through_memories
-from minitransformer.kernels.one_token_text import NO_TEXT, Text
 from minitransformer.kernels.one_token_tables import Known, Memories, known
+from minitransformer.kernels.one_token_text import NO_TEXT, Text
 from minitransformer.kernels.pointwise import GATES
 from minitransformer.kernels.step import SMALL
 from minitransformer.kernels.threads import LINE, in_parallel
@@ -88,7 +92,7 @@ def _seen(core: Any, own: list[Any], end: int, m: int) -> tuple[Array, int]:
 
 
 def _seen_by_each(core: Any, own: list[Any], end: int, m: int, more: int) -> tuple[Array, Array]:
-    """`_seen` of this token and of each after it: masks (tokens, rows, keys), one for all if there is nothing to hide; first keys."""
+    """`_seen` of this token and each after it: masks (tokens, rows, keys), one for all if nothing is hidden; first keys."""
     each = [_seen(core, own, end + t, m + t) for t in range(1 + more)]
     firsts = np.array([first for _, first in each])
     if all(mask is EVERY_KEY for mask, _ in each):
@@ -122,6 +126,20 @@ def _beside_scores(core: Any, own: list[Any], keys: int, heads: int, X: Array) -
     return bias, sinks, X.dtype.type(options[0].get("cap", 0) * LOG2E)
 
 
+def _beside_scores_of_each(core: Any, own: list[Any], end: int, firsts: Array, heads: int, X: Array) -> Any:
+    """`_beside_scores` of this token and each after it: biases (tokens, blocks, rows, keys), one for all if nothing is added."""
+    each = [_beside_scores(core, own, end + t - first, heads, X) for t, first in enumerate(firsts)]
+    if any(found is None for found in each):
+        return None
+    biases, (_, sinks, cap) = [bias for bias, *_ in each], each[0]
+    if len(biases) == 1 or not biases[0].size:
+        return biases[0][None], sinks, cap
+    padded = np.zeros((len(biases), *biases[0].shape[:2], max(bias.shape[2] for bias in biases)), X.dtype)
+    for bias, room in zip(biases, padded, strict=True):
+        room[..., : bias.shape[2]] = bias
+    return padded, sinks, cap
+
+
 def one_token(
     block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...], text: Text = NO_TEXT
 ) -> tuple[Array, Any] | None:
@@ -134,8 +152,6 @@ def one_token(
     if (found := _known_for(block, params, X)) is None:
         return None
     d, G, core, more = attention.d, attention._groups, attention.core, text.more
-    if more and (hasattr(core, "furthest") or core.encoding is not None):
-        return None  # what is added to scores depends on the position
     states = tuple([state.with_room(1 + more) for state in states])
     rooms = found.rooms(states, (*X.shape[:-2], G, d))
     if rooms is None:
@@ -143,7 +159,7 @@ def one_token(
     (m, end), (eps, centre, kind, gate) = (states[0].length - more, states[0].end - more), _network(block)
     Y, rows = np.empty(X.shape, X.dtype), for_reading(X.reshape(-1, block.width))
     masks, firsts = _seen_by_each(core, own := [each.attention.core for each in params], end, m, more)
-    beside = found.beside or _beside_scores(core, own, end - firsts[0], attention.heads, X)
+    beside = found.beside or _beside_scores_of_each(core, own, end, firsts, attention.heads, X)
     if beside is None:
         return None
     seen = masks, *beside, firsts, end, G, d, *found.angles(m - 1, more), block.ffn.hidden

@@ -141,20 +141,21 @@ def around(
 
 @compiled
 def through_blocks(
-    X, rows, rooms, masks, bias, sinks, cap, firsts, end, G, d, cos, sin, position, interleaved, hidden, eps, centre, scale,
+    X, rows, rooms, masks, biases, sinks, cap, firsts, end, G, d, cos, sin, position, interleaved, hidden, eps, centre, scale,
     kind, gate, text, chances, flags, room, out, queue,
 ):  # fmt: skip
     """Fill `out` with X (B, D) after all blocks; `rooms` has for each the addresses of K and V, and how many rows fit there.
 
     Row end − 1 of K and V is filled; the keys first … end − 1 are those that mask, bias and sink of `attend_to_seen` are for.
-    Of bias and sinks there is one for each block, or one for all. With a `text` this goes on, each time with the next token; there
-    is a first key for each of them, and a mask for each, or one for all.
+    Of bias and sinks there is one for each block, or one for all. With a `text` this goes on, each time with the next token.
+    There is a first key for each of them, and a mask and a bias for each, or one for all.
     """
     shared = one_of_two(flags, room, queue)
     if shared[2][ME] > 1:
         return
     B, columns = len(X), len(X) * G * d
     for t in range(steps_of(text)):
+        mask, bias = masks[t % len(masks)], biases[t % len(biases)]
         for b in range(len(rows)):
             keys, values, fit = rooms[b]
             of_all = projections(X, rows[b], cos, sin, position + t, interleaved, eps, centre, shared)
@@ -166,7 +167,7 @@ def through_blocks(
             for half in halves_of_next(shared):
                 start, stop = half * len(Q) // 2, (half + 1) * len(Q) // 2
                 beside = bias[b % len(bias)], sinks[b % len(sinks)], cap
-                attend_to_seen(Q, k, v, masks[t % len(masks)], *beside, firsts[t], end + t, scale, start, stop, Y.reshape(Q.shape))
+                attend_to_seen(Q, k, v, mask, *beside, firsts[t], end + t, scale, start, stop, Y.reshape(Q.shape))
             Y = Y.copy().reshape(B, Q.size // B)
             X = after_mixing(X, Y, rows[b], hidden, eps, centre, kind, gate, shared)
         if len(text) > 0:

@@ -53,7 +53,7 @@ class Known:
         self.cos = self.sin = np.empty((0, 0), self.dtype)
         self.last: tuple[Any, list[Array], Array] = None, [], np.empty((0, 0), np.int64)
         self.memories = self._memories() if self.rows is not None and block.of_memories else None
-        none = np.empty((1, 1, 0), self.dtype), np.full((1, 1), -np.inf, self.dtype), self.dtype.type(0)
+        none = np.empty((1, 1, 1, 0), self.dtype), np.full((1, 1), -np.inf, self.dtype), self.dtype.type(0)
         core = getattr(block.attention, "core", None)
         added = [getattr(core, part, None) for part in ("encoding", "sink", "cap", "furthest")]
         self.beside = none if added == [None] * 4 else None  # the scores: bias, sinks, cap
@@ -118,7 +118,7 @@ class Known:
         return np.stack(parts) if fits else None
 
     def angles(self, position: int, more: int = 0) -> tuple[Array, Array, int, bool]:
-        """cos and sin (positions, pairs), up to this position at least, and some more; the position; whether pairs are interleaved."""
+        """cos and sin (positions, pairs), up to `more` behind this position; the position; whether pairs are interleaved."""
         rotate = self.block.attention.rotate
         if rotate is not None and position + more >= len(self.cos):
             self.cos, self.sin = map(for_reading, rotate.table(position + more + 1, self.dtype))

@@ -1,11 +1,8 @@
 """From one token to the next without a return to Python: the part of one_token.py for what stands around all blocks.
 
-    z = LN(x),   logits = z Wᵀ                                    of the row x that has left the last block
-    v   the first token at which the running sum of softmax(logits / T) passes u
-    x = s E_v + Π_t                                               the row of the next token, for the first block
-
-Why this is fast. What is read for a token, all weights, takes the place of everything else in the cache. So what is done in
-Python between two tokens begins with an empty cache, and takes longer than the blocks.
+logits = LN(x) Wᵀ           of the row x that has left the last block
+v                           the first token at which the running sum of softmax(logits / T) passes a random number u
+x = s E_v + Π               the row of that token at its place, for the first block
 """
 
 import math

@@ -243,12 +243,12 @@ class Stack:
                 longer.append(state)
         return X, tuple(longer)
 
-    def write(self, params: StackParams, X: Array, states: tuple[Any, ...], text: Any) -> tuple[Any, ...] | None:
+    def write(self, params: StackParams, X: Array, states: Any, text: Any) -> tuple[Any, ...] | None:
         """Pass X (1, D) and then one token of a text after another through all blocks: the states after them.
 
         All are one call of a loop, which draws each token from the row of the one before; None if there is no loop that can.
         """
-        (block, run), *others = self._runs
+        (block, _), *others = self._runs
         loops = loops_in("one_token")
         if others or not loops or not block.of_heads or type(block).step is not Block.step or None in states:
             return None

@@ -207,6 +207,10 @@ GOES_ON = [
     {"attention": "strided:stride=3", "positions": "none"},
     {"attention": "bigbird:block=4,random=1", "positions": "rope"},
     {"attention": "sinks:first=2,last=3", "positions": "none"},
+    {"positions": "alibi"},
+    {"attention": "window:radius=3", "positions": "t5", "groups": 2},
+    {"attention": "fixed:block=4,columns=1", "positions": "kerple"},
+    {"attention": "span"},
     {"attention": "linear"},
     {"attention": "cosformer"},
     {"attention": "performer:kind=hyperbolic"},
@@ -223,7 +227,9 @@ GOES_ON = [
 @pytest.mark.parametrize("options", GOES_ON, ids=str)
 def test_loops_go_on_by_themselves_and_write_the_same(options, temperature, dtype, monkeypatch):
     """Forty tokens: more than the loops draw at once."""
-    model = LanguageModel(**({"vocabulary": 7, "context": 48, "width": 8, "depth": 2, "heads": 4, "ffn": "relu"} | options))
+    model = LanguageModel(
+        **({"vocabulary": 7, "context": 48, "width": 16, "depth": 2, "heads": 4, "ffn": "relu"} | options)
+    )
     params = random_like(model.init(seeded(), dtype), seeded(1))
     expected = token_by_token(model, params, PROMPT, 40, seeded(2), temperature=temperature)
     written, write = [], Stack.write
