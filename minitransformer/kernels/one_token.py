@@ -47,7 +47,7 @@ from minitransformer.kernels.few_rows import KINDS
 from minitransformer.kernels.one_token_blocks import around, through_blocks
 from minitransformer.kernels.one_token_memories import through_memories
 from minitransformer.kernels.one_token_tables import Known, Memories, known
-from minitransformer.kernels.one_token_text import NO_TEXT, Text
+from minitransformer.kernels.one_token_text import NO_TEXT, Text, draw_next
 from minitransformer.kernels.pointwise import GATES
 from minitransformer.kernels.step import SMALL
 from minitransformer.kernels.threads import LINE, in_parallel
@@ -208,27 +208,12 @@ def _through_memories(
     return Y, tuple(map(type(states[0]), *fields))
 
 
-def around_core(
-    block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...], text: Text = NO_TEXT
-) -> tuple[Array, Any] | None:
-    """`Block.step` of all blocks, which are like this one, for one token of each of a few samples, whatever their core is.
-
-    All are one call if their cores have memories that loops know; else there are calls between the cores. None if they can't be.
-    A text, of which X is the first token, (1, D), is written by the one call.
-    """
-    batch, found = X.shape[:-2], _known_for(block, params, X)
-    lengths = {0 if state is None else state.length for state in states}
-    if found is None or len(rows := for_reading(X.reshape(-1, block.width))) > FEW or len(lengths) > 1:
-        return None
-    network, (before, behind) = _network(block), found.weights
-    if found.memories is not None and None not in states:
-        done = _through_memories(found, found.memories, rows, batch, states, network, text)
-        if done is not None:
-            return done[0].reshape(X.shape), done[1]
-    if text is not NO_TEXT:
-        return None
-    angles, (eps, centre, kind, gate) = found.angles(lengths.pop()), network
-    numbers, places, longer, Y = (block.ffn.hidden, eps, centre, kind, gate), [], [], rows
+def _around_each_core(
+    found: Known, params: tuple[Any, ...], rows: Array, batch: tuple[int, ...], states: tuple[Any, ...], length: int
+) -> tuple[Array, tuple[Any, ...]]:
+    """X (B, D) after all blocks, with a call of a loop before each core and behind it; and the longer states."""
+    block, (before, behind), angles = found.block, found.weights, found.angles(length)
+    numbers, places, longer, Y = (block.ffn.hidden, *_network(block)), [], [], rows
     for p in found.projections:
         start, axes = places[-1][1] if places else rows.size, () if p.heads is None else (p.heads,)
         places.append((start, start + len(rows) * p.columns, (*batch, *axes, 1, p.width)))
@@ -242,4 +227,30 @@ def around_core(
         longer.append(state)
     last = np.empty(rows.size, rows.dtype)
     _by_two(found, 1, behind, around, rows, Y, found.rows, len(longer), *angles, *numbers, last)
-    return last.reshape(X.shape), tuple(longer)
+    return last.reshape(rows.shape), tuple(longer)
+
+
+def around_core(
+    block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...], text: Text = NO_TEXT
+) -> tuple[Array, Any] | None:
+    """`Block.step` of all blocks, which are like this one, for one token of each of a few samples, whatever their core is.
+
+    All are one call if their cores have memories that loops know; else there are calls between the cores. None if they can't be.
+    A text begins with X, (1, D), and this goes on until all its tokens are drawn.
+    """
+    batch, found = X.shape[:-2], _known_for(block, params, X)
+    lengths = {0 if state is None else state.length for state in states}
+    if found is None or len(rows := for_reading(X.reshape(-1, block.width))) > FEW or len(lengths) > 1:
+        return None
+    if found.memories is not None and None not in states:
+        done = _through_memories(found, found.memories, rows, batch, states, _network(block), text)
+        if done is not None:
+            return done[0].reshape(X.shape), done[1]
+    (first,) = lengths
+    for t in range(1 + text.more):
+        rows, states = _around_each_core(found, params, rows, batch, states, first + t)
+        if text.rows:
+            rows = draw_next(rows, *text[:2], t, *_network(block)[:2])
+            if text.drawn[t] < 0:
+                break
+    return rows.reshape(X.shape), states

@@ -14,6 +14,7 @@ from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.few_rows import norm_rows
 from minitransformer.kernels.one_token_addresses import matrix, vector
 from minitransformer.kernels.one_token_halves import halves_of_next, room_for
+from minitransformer.kernels.threads import LINE
 from minitransformer.kernels.tiles import dot
 from minitransformer.typing import Array
 
@@ -74,6 +75,13 @@ def row_of_next(X, text, chances, t, eps, centre, shared):
     for c in range(D):
         row[0, c] = scale * e[c] + place[c]
     return row
+
+
+@compiled
+def draw_next(X, text, chances, t, eps, centre):
+    """`row_of_next`, by one thread."""
+    shared = np.zeros(4 * LINE, np.int64), np.empty(text[VOCABULARY], X.dtype), np.zeros(3, np.int64)
+    return row_of_next(X, text, chances, t, eps, centre, shared)
 
 
 class Text(NamedTuple):

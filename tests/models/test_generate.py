@@ -218,6 +218,12 @@ GOES_ON = [
     {"attention": "delta", "positions": "rope"},
     {"attention": "gated-delta:taps=3", "positions": "none"},
     {"attention": "ssd"},
+    {"attention": "forgetting", "positions": "none"},
+    {"attention": "differential", "positions": "rope"},
+    {"attention": "latent"},
+    {"attention": "compressed:stride=4"},
+    {"attention": "nsa"},
+    {"attention": "lightweight-convolution"},
 ]
 
 
