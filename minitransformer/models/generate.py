@@ -88,7 +88,7 @@ def generate(
     """Continue a prompt by `steps` tokens; returns only the new ones.
 
     When the context is full, the second half of it is read again and generation goes on from there. A model with a memory
-    reads on.
+    reads on. Compiled loops write up to 16 tokens in one call, where they can; Ctrl-C is heard between two calls.
     cost     O(steps · (context D + D²)) per block with dense attention; without the cache, `context` times as much
     raises   ValueError for an empty prompt, a token outside the vocabulary, a negative number of steps, or a model whose
     outputs are not tokens; GenerationInterrupted at Ctrl-C, with the tokens so far
