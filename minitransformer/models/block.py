@@ -255,6 +255,7 @@ class Block(OldFieldsRefused):
         attention = self.attention
         return (
             self.order == "pre"
+            and type(self._norm) is Norm
             and self._norm.kind != "layer_eps_outside"
             and self.cross is None
             and type(self.ffn) in (FeedForward, GatedFeedForward)

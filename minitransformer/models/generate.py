@@ -137,10 +137,16 @@ def read(
     return logits, state
 
 
+def _has_those_of(kind: type, it: Any, *methods: str) -> bool:
+    """Whether these methods are those of this class: a class made from it may have its own, and the loops would not call them."""
+    return all(getattr(type(it), method) is getattr(kind, method) for method in methods)
+
+
 def _ends(model: LanguageModel, params: SequenceParams) -> Any:
     """What stands before and behind the blocks of a model, for loops that write a text; None if they can't do without Python."""
     norm, loops, positions = params.stack.norm, loops_in("one_token_text"), type(model._placed.at_embedding)
-    usual = type(model).step is SequenceModel.step and type(model.body).step is Stack.step and model.body.decodes
+    usual = _has_those_of(SequenceModel, model, "step", "_embed", "_answer", "_head")
+    usual = usual and _has_those_of(Stack, model.body, "step", "_through_blocks") and model.body.decodes
     if not loops or not usual or norm is None or positions not in ADDED or model._embedding.types is not None:
         return None
     found, (W, _) = model.body.blocks[0]._norm.for_loops(norm), model._head(params)

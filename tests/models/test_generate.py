@@ -3,6 +3,7 @@
 import math
 import sys
 from dataclasses import replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 
 from minitransformer import backend, random_like
 from minitransformer.backend import available
+from minitransformer.checks import frozen
 from minitransformer.models import LanguageModel, generate, next_token_distribution
 from minitransformer.models.generate import draw, read
+from minitransformer.models.norms import NORMS, Norm
 from minitransformer.models.stack import Stack
 from tests.peaks import peak
 
@@ -264,6 +267,49 @@ def test_one_thread_or_two_write_the_same(attention):
             with threads.limit(count):
                 written += [generate(model, params, PROMPT, 60, rng=seeded(seed)).tolist() for seed in range(3)]
     assert written[:3] == written[3:]
+
+
+class Backwards(LanguageModel):
+    """Its answers are in reverse order."""
+
+    def _answer(self, params, N):
+        logits, pullback = super()._answer(params, N)
+        return logits[..., ::-1], pullback
+
+
+class Turned(Stack):
+    """The columns of its rows are in reverse order after its blocks."""
+
+    def _through_blocks(self, *given):
+        X, states = super()._through_blocks(*given)
+        return X[..., ::-1], states
+
+
+class WithTurned(LanguageModel):
+    @cached_property
+    def body(self):
+        return Turned(super().body.blocks)
+
+
+@frozen
+class Doubled(Norm):
+    def value(self, params, X):
+        return 2 * super().value(params, X)
+
+
+@needs_numba
+@pytest.mark.parametrize("kind", [LanguageModel, Backwards, WithTurned, "norm"])
+def test_what_a_class_does_in_its_own_way_is_what_writes(kind, monkeypatch):
+    """Not the loops, which know only the ways of the classes that they are made from. Reversible layers are one of those."""
+    if kind == "norm":
+        monkeypatch.setitem(NORMS, "layer", Doubled)
+    stack = "reversible" if kind is LanguageModel else "plain"
+    kind = LanguageModel if kind == "norm" else kind
+    model = kind(vocabulary=7, context=48, width=16, depth=2, heads=4, ffn="relu", stack=stack)
+    params = random_like(model.init(seeded(), np.float64), seeded(1))
+    expected = token_by_token(model, params, PROMPT, 40, seeded(2), temperature=3.0)
+    with backend("numba"):
+        assert generate(model, params, PROMPT, 40, temperature=3.0, rng=seeded(2)).tolist() == expected
 
 
 @needs_numba
