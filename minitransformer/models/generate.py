@@ -12,6 +12,7 @@ import numpy as np
 
 from minitransformer.functional import loops_in, refuse_unknown
 from minitransformer.machine import keep_freed_memory, one_blas_thread
+from minitransformer.models.norms import Norm
 from minitransformer.models.sequence_model import LanguageModel, SequenceModel, SequenceParams, Written
 from minitransformer.models.stack import Stack
 from minitransformer.positions import LearnableSinusoids, LearnedPositions, NoPositions, SinusoidalPositions
@@ -137,20 +138,15 @@ def read(
     return logits, state
 
 
-def _has_those_of(kind: type, it: Any, *methods: str) -> bool:
-    """Whether these methods are those of this class: a class made from it may have its own, and the loops would not call them."""
-    return all(getattr(type(it), method) is getattr(kind, method) for method in methods)
-
-
 def _ends(model: LanguageModel, params: SequenceParams) -> Any:
     """What stands before and behind the blocks of a model, for loops that write a text; None if they can't do without Python."""
-    norm, loops, positions = params.stack.norm, loops_in("one_token_text"), type(model._placed.at_embedding)
-    usual = _has_those_of(SequenceModel, model, "step", "_embed", "_answer", "_head")
-    usual = usual and _has_those_of(Stack, model.body, "step", "_through_blocks") and model.body.decodes
-    if not loops or not usual or norm is None or positions not in ADDED or model._embedding.types is not None:
+    norm, loops, positions = model.body.blocks[0]._norm, loops_in("one_token_text"), type(model._placed.at_embedding)
+    # a class of a reader's may embed, step, norm or answer in a way of its own, which loops know nothing of
+    usual = type(model) in (LanguageModel, SequenceModel) and type(model.body) is Stack and type(norm) is Norm
+    if not loops or not usual or not model.body.decodes or positions not in ADDED or model._embedding.types is not None:
         return None
-    found, (W, _) = model.body.blocks[0]._norm.for_loops(norm), model._head(params)
-    if found is None:
+    found, (W, _) = params.stack.norm and norm.for_loops(params.stack.norm), model._head(params)
+    if not found:
         return None
     gamma, beta, _ = found
     beta = np.zeros_like(gamma) if beta is None else beta
