@@ -128,7 +128,7 @@ def _beside_scores(core: Any, own: list[Any], keys: int, heads: int, X: Array) -
 
 def _beside_scores_of_each(core: Any, own: list[Any], end: int, firsts: Array, heads: int, X: Array) -> Any:
     """`_beside_scores` of this token and each after it: biases (tokens, blocks, rows, keys), one for all if nothing is added."""
-    each = [_beside_scores(core, own, end + t - first, heads, X) for t, first in enumerate(firsts)]
+    each = [_beside_scores(core, own, end + t - first, heads, X) for t, first in enumerate(firsts.tolist())]
     if any(found is None for found in each):
         return None
     biases, (_, sinks, cap) = [bias for bias, *_ in each], each[0]

@@ -44,13 +44,14 @@ class Known:
         self.projections = block.attention.projections(params[0].attention)
         self.dtype, widest = self.projections[0].W.dtype, max(p.columns for p in self.projections)
         self.zeros = np.zeros(max(block.width, block.ffn.hidden, widest), self.dtype)
+        self.held: list[Any] = []  # the arrays whose addresses are in the table
         found = [self._row(own) for own in params]
         self.rows: Any = None if None in found else np.array(found, np.int64)
         D, hidden, mixed, layers = block.width, block.ffn.hidden, block.attention.mixed, len(params[0].ffn) // 2
         columns = sum(p.columns for p in self.projections)
         self.weights = D * columns, D * (mixed + layers * hidden)  # of a block, before its core and behind it
         self.room = 2 * (columns + 2 * hidden + 2 * D) + mixed  # numbers that two threads share of one row in a block
-        self.cos = self.sin = np.empty((0, 0), self.dtype)
+        self.turns: tuple[Array, ...] = (np.empty((0, 0), self.dtype),) * 2  # cos and sin
         self.last: tuple[Any, list[Array], Array] = None, [], np.empty((0, 0), np.int64)
         self.memories = self._memories() if self.rows is not None and block.of_memories else None
         none = np.empty((1, 1, 1, 0), self.dtype), np.full((1, 1), -np.inf, self.dtype), self.dtype.type(0)
@@ -73,7 +74,9 @@ class Known:
         places = [self._place(*one) for one in fixed]
         last = 0 if W_o is None else self._place(W_o, (self.block.attention.mixed, D))
         places[W_O:W_O] = last, self._place(b_o, (D,))
-        for p in self.block.attention.projections(attention):
+        projections = self.block.attention.projections(attention)
+        self.held += fixed, W_o, b_o, projections
+        for p in projections:
             gain = 0 if p.gain is None else self._place(p.gain, (p.width,))
             places += [self._place(p.W, (D, p.columns)), self._place(p.b, (p.columns,)), gain]
             places += [p.columns, p.width, int(p.turned)]
@@ -119,10 +122,10 @@ class Known:
 
     def angles(self, position: int, more: int = 0) -> tuple[Array, Array, int, bool]:
         """cos and sin (positions, pairs), up to `more` behind this position; the position; whether pairs are interleaved."""
-        rotate = self.block.attention.rotate
-        if rotate is not None and position + more >= len(self.cos):
-            self.cos, self.sin = map(for_reading, rotate.table(position + more + 1, self.dtype))
-        return self.cos, self.sin, position, rotate is not None and rotate.layout == "interleaved"
+        rotate, (cos, sin) = self.block.attention.rotate, self.turns
+        if rotate is not None and position + more >= len(cos):
+            cos, sin = self.turns = tuple(map(for_reading, rotate.table(position + more + 1, self.dtype)))
+        return cos, sin, position, rotate is not None and rotate.layout == "interleaved"
 
     def rooms(self, states: tuple[Any, ...], shape: tuple[int, ...]) -> Array | None:
         """For each block the addresses of K and V, and how many rows they have room for; None if the states don't fit.

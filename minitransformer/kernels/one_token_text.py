@@ -125,7 +125,7 @@ class Ends(NamedTuple):
         alike = [X.shape for X in arrays] == [(rows, D), (D,), (D,), (rows, D)]
         return alike and all(X.dtype == self.E.dtype and X.flags.carray for X in arrays)
 
-    def text(self, places: Array, temperature: float, chances: Array) -> Text:
+    def text(self, places: Array, temperature: float, chances: list[float]) -> Text:
         """For as many tokens as there are chances, at these places, (tokens, D)."""
         numbers = np.full(DRAWN + len(chances), -1)
         held = self.E, places, self.gamma, self.beta, self.W

@@ -145,6 +145,8 @@ def _ends(model: LanguageModel, params: SequenceParams) -> Any:
     usual = type(model) in (LanguageModel, SequenceModel) and type(model.body) is Stack and type(norm) is Norm
     if not loops or not usual or not model.body.decodes or positions not in ADDED or model._embedding.types is not None:
         return None
+    if getattr(model._placed.at_embedding, "longest", model.context) < model.context:
+        return None
     found, (W, _) = params.stack.norm and norm.for_loops(params.stack.norm), model._head(params)
     if not found:
         return None
@@ -163,11 +165,14 @@ def _write(
     X, _ = model._embed(params, np.array([token]), first=state.length)
     nowhere = np.zeros((n, model.width), X.dtype)
     places, _ = model._placed.at_embedding(params.positions, nowhere, first=state.length)
-    before = rng.bit_generator.state
-    text = ends.text(places, temperature if temperature >= COLDEST else 0.0, rng.random(n))
-    blocks = model.body.write(params.stack, X, state.blocks, text)
+    before, blocks = rng.bit_generator.state, None
+    text = ends.text(places, temperature if temperature >= COLDEST else 0.0, [rng.random() for _ in range(n)])
+    try:
+        blocks = model.body.write(params.stack, X, state.blocks, text)
+    finally:
+        if blocks is None:
+            rng.bit_generator.state = before
     if blocks is None:
-        rng.bit_generator.state = before
         return [], state
     drawn = text.drawn.tolist()
     if min(drawn) < 0:
