@@ -18,8 +18,8 @@ What is left is the reading of the weights, and two threads share it if there ar
 product, and of the heads of attention, a thread computes one half and takes the other half from the other thread. So a core
 reads the same half of the weights for every token, and may find it in its own cache.
 
-In generation one call even writes several tokens, each drawn from the logits of the one before. For what is read for a token,
-all weights, takes the place of everything else in the cache: Python begins anew after each call, and takes longer than the loops.
+In generation one call even writes several tokens, each drawn from the logits of the one before. For each token all weights are
+read, and they push everything else out of the cache: Python would find it empty after each call, and take longer than the loops.
 
 Between any other core and the next there is one call: what is behind the one and before the other. All this is for pre-norm
 blocks whose attention says what its projections are, with heads or without (attention/projected.py); any other goes part by

@@ -1,8 +1,10 @@
 """From one token to the next without a return to Python: the part of one_token.py for what stands around all blocks.
 
-logits = LN(x) Wᵀ           of the row x that has left the last block
-v                           the first token at which the running sum of softmax(logits / T) passes a random number u
-x = s E_v + Π               the row of that token at its place, for the first block
+    logits = LN(x) Wᵀ           of the row x that has left the last block
+    v                           the first token at which the running sum of softmax(logits / T) passes a random number u
+    x = s E_v + Π               the row of that token at its place, for the first block
+
+Two threads share the products of the first line, as in any other product; the rest is done by both.
 """
 
 import math

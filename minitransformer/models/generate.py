@@ -102,6 +102,7 @@ def generate(
     keep_freed_memory()
     tokens, wanted = list(prompt), len(prompt) + steps
     ends = _ends(model, params) if top_k is top_p is None else None
+    temperature = float(temperature) if temperature >= COLDEST else 0.0
     try:
         with one_blas_thread() if loops_in("threads") else nullcontext():
             logits, state = read(model, params, np.array(tokens if model.body.remembers else tokens[-model.context :]))
@@ -166,7 +167,7 @@ def _write(
     nowhere = np.zeros((n, model.width), X.dtype)
     places, _ = model._placed.at_embedding(params.positions, nowhere, first=state.length)
     before, blocks = rng.bit_generator.state, None
-    text = ends.text(places, temperature if temperature >= COLDEST else 0.0, [rng.random() for _ in range(n)])
+    text = ends.text(places, temperature, [rng.random() for _ in range(n)])
     try:
         blocks = model.body.write(params.stack, X, state.blocks, text)
     finally:
@@ -183,7 +184,7 @@ def _write(
 def _next(logits: Array, rng: np.random.Generator, temperature: float, top_k: int | None, top_p: float | None) -> int:
     """`draw` from the `next_token_distribution`, which is one loop where no token is left out."""
     if top_k is top_p is None and (loops := loops_in("one_token_text")):
-        token = loops.draw_one(logits, float(temperature) if temperature >= COLDEST else 0.0, rng.random())
+        token = loops.draw_one(logits, temperature, rng.random())
         if token < 0:
             raise ValueError(DIVERGED)
         return token
