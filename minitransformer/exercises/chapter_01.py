@@ -147,16 +147,17 @@ def gates_and_candidates(answer):
 @exercise("1.9")
 def a_bias_for_the_gate(answer):
     """The whole b_u for which x_1 reaches row 64 most."""
-    if not isinstance(answer, (int, np.integer)) or not 0 <= answer <= 8:
+    b_u = float(array_of(answer, ()))
+    if b_u not in range(9):
         raise NotYet("A whole number from 0 to 8 is wanted.")
-    here, less, more = (_reach(float(b_u)) for b_u in (answer, answer - 1, answer + 1))
+    here, less, more = (_reach(one) for one in (b_u, b_u - 1, b_u + 1))
     if more > here:
         raise NotYet(
-            f"With {answer + 1} it reaches further, in the median of seven seeds. The gradient passes 63 gates."
+            f"With {b_u + 1:.0f} it reaches further, in the median of seven seeds. The gradient passes 63 gates."
         )
     if less > here:
         raise NotYet(
-            f"With {answer - 1} it reaches further, in the median of seven seeds. With what factor does x_1 come in?"
+            f"With {b_u - 1:.0f} it reaches further, in the median of seven seeds. With what factor does x_1 come in?"
         )
 
 
