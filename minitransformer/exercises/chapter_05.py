@@ -182,10 +182,12 @@ def four_frequencies(answer):
         raise NotYet("A frequency is between 0 and π: beyond, a smaller one gives the same cosines.")
     height = np.cos(np.outer(o, given)).mean(1)
     if height[1] < 0.9:
-        raise NotYet(f"At distance 1 it is {height[1]:.2f} already: some hand is too fast.")
+        raise NotYet(f"At distance 1 it is {height[1]:.2f} already: some pair turns too fast.")
     worst = 10 + int(height[10:].argmax())
     if height[worst] > 0.6:
-        raise NotYet(f"At distance {worst} it is {height[worst]:.2f}. Which hands have not left yet, or are back?")
+        raise NotYet(
+            f"At distance {worst} it is {height[worst]:.2f}. Which pairs have not turned away yet, or are back?"
+        )
 
 
 def _shaw(Q):
