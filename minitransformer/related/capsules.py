@@ -4,7 +4,7 @@
     b_ij ← 0, then T times
         c_i = softmax of b_i over the outputs j        who gets input i
         s_j = Σ_i c_ij u_j|i
-        v_j = squash(s_j) = s_j |s_j| / (1 + |s_j|²)   the direction says what, the length how sure
+        v_j = squash(s_j) = s_j |s_j| / (1 + |s_j|²)   the length says how sure j is that its thing is there
         b_ij ← b_ij + ⟨u_j|i, v_j⟩                     inputs that agree with it weigh more in the next round
 
 In attention the softmax runs over the inputs of one output, here it runs over the outputs of one input.
