@@ -37,6 +37,11 @@ def expanded(q, C, W_uk, W_uv):
     return np.einsum("hn,hnd->hd", A, V)
 
 
+def expanded_in_turn(q, C, W_uk, W_uv):
+    one = [slice(h, h + 1) for h in range(len(q))]
+    return np.concatenate([expanded(q[h], C, W_uk[h], W_uv[h]) for h in one])
+
+
 def gate(slope=lambda g: g * (1 - g), over=lambda x: x.sum(-1), through=True, open_=lambda a: 1 / (1 + np.exp(-a))):
     def function(Y, X, W_g):
         g = open_(X @ W_g).T
@@ -93,6 +98,7 @@ ANSWERS = {
             latent(width=lambda d, r: 1),
             latent(up=lambda q, W: np.einsum("hd,hrd->hr", q[::-1], W)),
             expanded,
+            expanded_in_turn,  # a head at a time
         ],
     },
     "18.9": {
