@@ -75,10 +75,14 @@ def below(S: Any, value: float, ahead: int = 0) -> Any:
     return np.where(np.tri(len(S), k=ahead) > 0, S, value)
 
 
-def same_block(n: int) -> Any:
-    """Whether i and j are in one block of five, (n, n)."""
-    block = np.arange(n) // 5
-    return block[:, None] == block
+def blocks(size: int, moved: int = 0) -> Callable:
+    """S, and −∞ where i and j are not in one block; the first block is shorter by the tokens by which all are moved."""
+
+    def hide(S: Any) -> Any:
+        block = (np.arange(len(S)) + moved) // size
+        return np.where(block[:, None] == block, S, -np.inf)
+
+    return hide
 
 
 ATTENTIONS = (
@@ -93,14 +97,16 @@ ATTENTIONS = (
         "divides keys by their deviation over the whole text",
         attention(lambda S: below(S, -np.inf), keys=lambda K: K / K.std()),
     ),
-    (False, "looks at all of its block of five", attention(lambda S: np.where(same_block(len(S)), S, -np.inf))),
+    (False, "looks at all of its block of five", attention(blocks(5))),
+    (False, "looks at all of its block of two", attention(blocks(2))),
+    (False, "looks at all of its block of two, the first token at itself alone", attention(blocks(2, 1))),
     (True, "is a causal sum without any softmax", lambda Q, K, V: np.tril(Q @ K.T) @ V),
 )
 
 
 @exercise("19.4")
 def hears_nothing_later(answer):
-    """A test of causality, held against nine layers."""
+    """A test of causality, held against eleven layers."""
     for wanted, name, attend in ATTENTIONS:
         judged(answer(attend), wanted, f"an attention that {name}")
 

@@ -76,7 +76,15 @@ ANSWERS = {
     },
     "19.4": {
         "right": hears_anything,
-        "wrong": [hears((0, 1, 2)), hears((1,)), hears((2,)), hears((0, 1, 2), slice(None)), lambda attend: 1],
+        "wrong": [
+            hears((0, 1, 2)),
+            hears((1,)),
+            hears((2,)),
+            hears((0, 1, 2), slice(None)),
+            hears((0, 1, 2), slice(1), slice(1, None)),  # the first row, and no other
+            hears((0, 1, 2), slice(2), slice(2, None)),
+            lambda attend: 1,
+        ],
     },
     "19.5": {
         "wrong": [
