@@ -56,6 +56,8 @@ def integers(name: str, value: Any) -> None:
     """Raise a TypeError that says what would be right unless a value is an array of signed integers, as NumPy's own are."""
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{name}: {reprlib.repr(value)} should be an array of integers")
+    if value.dtype.kind not in "ibuf":  # words, say, of which a cast makes no numbers
+        raise TypeError(f"{name}: an array of {value.dtype} should be an array of integers")
     if value.dtype.kind != "i":
         raise TypeError(f"{name}: {value.dtype} should be int64; {name}.astype(int) makes it so")
 

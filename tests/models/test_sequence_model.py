@@ -420,6 +420,7 @@ def test_wrong_types_are_refused():
         (TOKENS > 2, r"tokens: bool should be int64; tokens.astype\(int\) makes it so"),
         (TOKENS.tolist(), "tokens: a list should be an array; np.array makes one of it"),
         ("the cat", "tokens: 'the cat' should be an array of integers"),
+        (np.array(["the", "cat"]), "^tokens: an array of <U3 should be an array of integers$"),
         (np.int64(3), r"tokens: \S*3\S* should be an array of integers"),
     ):
         for method in (lm, lm.step):
