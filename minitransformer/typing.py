@@ -89,9 +89,13 @@ def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
     from beartype import BeartypeConf, beartype
 
     accepts_ints = beartype(conf=BeartypeConf(is_pep484_tower=True))  # scale=1 is a fine float
-    check = jaxtyped(function, typechecker=accepts_ints)
+    check, signature = jaxtyped(function, typechecker=accepts_ints), inspect.signature(function)
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:  # which does not say of what
+            raise TypeError(f"{_short(function.__qualname__)}: {error}") from None
         try:
             return check(*args, **kwargs)
         except TypeCheckError as error:
@@ -110,17 +114,23 @@ def _in_a_sentence(told: str, layer: tuple[Any, ...]) -> str:
     if not (found := TOLD.search(told)):
         return told
     place, which, given, wanted = found.groups()
-    path, wanted = place.split("."), wanted.removeprefix("<class '").removesuffix("'>")
+    wanted = wanted.removeprefix("<class '").removesuffix("'>")
     wanted = re.sub(r"\b(jaxtyping|typing|numpy)\.", "", wanted).replace("ndarray", "Array")
     wanted = re.sub(r"Annotated\[(.+?), (.+?)\]", r"\1, \2", wanted)
     axes = dict(re.findall(r"^(\w+)=(.+)$", told.partition("each jaxtyping axis")[2], re.M))
     for own in re.findall(r"\{self\.([\w.]+)\}", wanted):
         axes[f"self.{own}"] = str(functools.reduce(getattr, own.split("."), *layer))
     sizes = ", ".join(f"{axis}={axes[axis]}" for axis in dict.fromkeys(re.findall(r"[\w.]+", wanted)) if axis in axes)
-    name = ".".join(path[-2:] if path[-2:-1] and path[-2][:1].isupper() else path[-1:])
+    name = _short(place)
     given = " ".join(given.replace("(numpy)", "").split())
     given = given if len(given) <= LONGEST else given[:LONGEST] + "…"
     return f"{name}: {which or 'the return value'}: {given} should be {wanted}" + (f", where {sizes}" if sizes else "")
+
+
+def _short(place: str) -> str:
+    """The name of a function without its module; of a method with its class."""
+    path = place.split(".")
+    return ".".join(path[-2:] if path[-2:-1] and path[-2][:1].isupper() else path[-1:])
 
 
 def checked(function: Function) -> Function:

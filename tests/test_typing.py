@@ -201,6 +201,9 @@ def test_an_error_is_a_sentence(rng):
             "where n=3, self.width=8",
         ),
         (lambda: product(A, A.mT, scale="x" * 200), f"product: parameter 'scale': '{'x' * 99}… should be float"),
+        (lambda: product(A, A.mT, axis=0), "product: got an unexpected keyword argument 'axis'"),
+        (lambda: product(A), "product: missing a required argument: 'B'"),
+        (lambda: layer(params, A, True), "MultiHeadAttention.__call__: too many positional arguments"),
     ):
         with pytest.raises(TypeError) as caught:
             call()
