@@ -67,11 +67,24 @@ def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="the full grid: every combination of what tests are tried with")
 
 
+def products_raise_flags():
+    """Whether a product of ones is said to divide by zero: in its matrix mode a processor (Apple's M4) raises all flags."""
+    ones = np.ones((64, 64), np.float32)
+    try:
+        with np.errstate(divide="raise"):
+            np.matmul(ones, ones)
+    except FloatingPointError:
+        return True
+    return False
+
+
 def pytest_configure(config):
     if config.getoption("usepdb_cls") is None:
         config.option.usepdb_cls = (Debugger.__module__, "Debugger")
     for mark, about in MARKS.items():
         config.addinivalue_line("markers", f"{mark}: {about}")
+    if products_raise_flags():
+        config.addinivalue_line("filterwarnings", "ignore:.* encountered in (matmul|matvec|vecmat|dot):RuntimeWarning")
     hypothesis.settings.load_profile("all" if config.getoption("--all") else "quick")
     if not config.getoption("--all"):  # every entry of an array at once, and some of them one by one
         checker.DENSE, checker.check_pullback.__kwdefaults__["entries"] = 1, 8
