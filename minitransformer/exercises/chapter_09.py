@@ -91,9 +91,9 @@ def the_k_best_keys(answer):
                 all_of & (np.tri(7) > 0),
                 "The k best were chosen among all keys, and later ones taken away: early rows have too few.",
             ),
-            (
-                np.argsort(np.argsort(-past)) < k,
-                "Where there are fewer than k keys, no later one should fill the place.",
+            *(
+                (wrong, "Where there are fewer than k keys, no later one should fill the place.")
+                for wrong in (np.argsort(np.argsort(-past)) < k, past >= np.sort(past)[..., -min(k, 7), None])
             ),
             (by_key & (np.tri(7) > 0), "That is the k best queries of each key. A query chooses along its row."),
         )
