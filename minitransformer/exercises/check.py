@@ -67,7 +67,8 @@ def _chapter(number: str) -> str:
 
 def _checker(number: str) -> Checker:
     if not isinstance(number, str):
-        raise TypeError(f'number: {number!r} should be text, as "{number}"')
+        like = number if isinstance(number, (int, float)) else "2.1"
+        raise TypeError(f'number: {number!r} should be text, as "{like}"')
     there = numbers(_chapter(number))
     if number not in there:
         raise ValueError(f"there is no exercise {number!r} with a checker; there are {', '.join(there or numbers())}")

@@ -196,6 +196,8 @@ def test_what_a_reader_sees(capsys):
             mt.check_exercise(unknown, 1)
     with pytest.raises(TypeError, match=r'^number: 2\.1 should be text, as "2\.1"$'):
         mt.check_exercise(2.1, 3)  # 2.10 is the same number
+    with pytest.raises(TypeError, match=r'^number: \[1, 2\] should be text, as "2\.1"$'):
+        mt.check_exercise([1, 2], "2.1")  # the other way round
 
 
 def test_a_checker_is_imported_with_its_chapter_alone():
