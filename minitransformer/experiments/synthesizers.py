@@ -23,7 +23,7 @@ from minitransformer.typing import Array
 IN_A_TEST = {"steps": 2}
 PAIRS, KEYS, VALUES = 8, 32, 8
 JUDGED = 512  # sequences
-# Dense attention; a network for each token; tables of places, learned and as drawn; both sorts of weights; one mean of all.
+# Dense attention; a network that sees one token; tables of places, learned and as drawn; both sorts of weights; one mean of all.
 KINDS = {
     "dot product": "softmax",
     "dense": "synthesizer",
