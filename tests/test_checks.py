@@ -60,7 +60,7 @@ SIZES = {
     **{"n": 3, "m": 5, "d": 4, "dv": 4, "r": 4, "D": 6, "E": 6, "e": 4, "f": 4, "vocabulary": 7, "longest": 6},
     **{"batch": 2, "shared": 2, "own": 2, "heads": 2, "groups": 2, "rounds": 2, "clusters": 2, "parts": 3},
     **{"pairs": 2, "half": 2, "p": 3, "tokens": 6, "k": 3, "s": 2, "keys": 5, "taps": 3, "past": 2, "N": 1, "3": 3},
-    **{"rows": 4, "steps": 3, "w": 4, "turned": 2, "Hd": 8, "Hdv": 8},
+    **{"rows": 4, "blocks": 2, "steps": 3, "w": 4, "turned": 2, "Hd": 8, "Hdv": 8},
     **{"inputs": 4, "outputs": 3, "width": 4, "height": 5, "classes": 3},
 }
 
@@ -173,6 +173,7 @@ OTHER_OF = {
     "pseudo_inverse": {"A": weights},
     "bigbird_attention": {"block": 1, "drawn": np.array([[[3], [4], [1], [1]]] * 2)},
     "pieces": {"side": 2, "stride": 1},
+    "pooled_attention": {"block": 2, "window": 2},
     "cosformer_attention": {"longest": 8},
     "cosformer_features": {"longest": 8},
     "kernel_smoother": {"similarity": lambda dtype: exponential},

@@ -41,6 +41,7 @@ from minitransformer.attention.masks import causal_mask, padding_mask
 from minitransformer.attention.merge import merge, partial_attention
 from minitransformer.attention.multi_head import MultiHeadAttention, MultiHeadParams, merge_heads, split_heads
 from minitransformer.attention.output_gate import output_gate
+from minitransformer.attention.pooled import Pooled, PooledParams, pool_blocks, pooled_attention
 from minitransformer.attention.registry import ATTENTIONS, attention_of
 from minitransformer.attention.ring import ring_attention
 from minitransformer.attention.sink import LearnedSink, softmax_with_sink
@@ -71,6 +72,8 @@ __all__ = [
     "MultiHeadAttention",
     "MultiHeadParams",
     "Paged",
+    "Pooled",
+    "PooledParams",
     "RetNet",
     "SoftmaxAttention",
     "aggregate",
@@ -105,6 +108,8 @@ __all__ = [
     "padding_mask",
     "paged_attention",
     "partial_attention",
+    "pool_blocks",
+    "pooled_attention",
     "repeat_heads",
     "retention_decays",
     "ring_attention",

@@ -157,6 +157,21 @@ def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
     )
 
 
+def side_by_side(left: BlockPattern, right: BlockPattern) -> BlockPattern:
+    """The pattern in which the same queries see the keys of `left`, whole tiles of them, and behind these the keys of `right`."""
+    (T, before), (starts, starts_right) = (left.starts.shape[1] - 1, left.m // TILE), (left.starts[0], right.starts[0])
+    row = np.concatenate([np.repeat(np.arange(T), np.diff(edges)) for edges in (starts, starts_right)])
+    order = np.argsort(row, kind="stable")  # of each row, first the tiles of the left one
+    return settled(
+        BlockPattern(
+            *(left.n, left.m + right.m, (starts + starts_right)[None]),
+            np.concatenate([left.tiles, right.tiles + before])[order],
+            np.concatenate([left.which, np.where(right.which < 0, -1, right.which + len(left.masks))])[order],
+            np.concatenate([left.masks, right.masks]),
+        )
+    )
+
+
 def settled(pattern: BlockPattern, name: str = "pattern") -> BlockPattern:
     """The pattern in read-only arrays, so that the backward pass finds what the forward pass saw; copied if need be.
 

@@ -26,6 +26,7 @@ from minitransformer.attention.linear import (
     Smoother,
     Taylor,
 )
+from minitransformer.attention.pooled import Pooled
 from minitransformer.attention.selected import NSA, AdaptiveSpan, Indexer, MoBA, Reformer, Routing, Sinkhorn
 from minitransformer.attention.softmax import SoftmaxAttention, softmax_attention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
@@ -41,6 +42,7 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "softmax": softmax_attention,
     "differential": Differential,
     "latent": Latent,
+    "pooled": Pooled,
     "compressed": MemoryCompressed,
     "linformer": Linformer,
     "nystrom": Nystrom,

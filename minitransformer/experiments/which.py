@@ -43,6 +43,7 @@ WIDTH, HEADS, DEPTH, HIDDEN, LEAST = 32, 2, 2, 128, 8
 SEEDS = 3
 BAG = "bag of tokens"
 SMALL = {  # about 8 to 16 keys for a query that sees both sides, where a kind has such a choice
+    "pooled": "block=8,window=8",
     "linformer": "k=8",
     "nystrom": "landmarks=8,taps=9",
     "local": "block=8",

@@ -37,6 +37,7 @@ OPTIONS = {
     "softmax": "sink=learned,cap=9,norm=rms,gate=element",
     "differential": "lambda_init=0.3",
     "latent": "rank=5,query_rank=4,rotary=4",
+    "pooled": "block=3,window=4,head_width=6",
     "compressed": "stride=3",
     "linformer": "k=5,sharing=layerwise",
     "nystrom": "landmarks=4,taps=5",
@@ -79,6 +80,7 @@ def made(name, width=D, heads=H):
 
 OTHERS = (
     "latent",
+    "pooled:block=2,window=1",
     *("gmlp:form=source,hidden=9", "dynamic-convolution:renormalise=True"),
     "gat",
     *("softmax", "softmax:page=5", "softmax:sink=0,gate=head", "softmax:page=5,sink=learned,cap=2"),
@@ -348,7 +350,7 @@ def test_names_and_options():
         "KernelAttention",
     ] * 2 + ["SoftmaxAttention"]
     for wrong, message in {
-        "windw": "no 'windw'; near it: window; there are softmax, differential, latent, compressed, linformer",
+        "windw": "no 'windw'; near it: window; there are softmax, differential, latent, pooled, compressed",
         "window:step=5": "'window' has no option 'step=5'; write dilation instead",
         "longformer:globals_=5": "'longformer' has no option 'globals_=5'; write global_tokens instead",
         "window:radio=5": "'radio=5'; near it: radius; it has radius, dilation, global_tokens, as window:radius=…",

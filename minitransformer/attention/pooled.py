@@ -1,0 +1,406 @@
+"""Pooled attention: what is near is seen token by token, and the rest in blocks, each of them pooled into one row.
+
+    C    = RMS(X W_c) γ_c                                   a row for each token, (m, d)
+    P_bt = softmax_t ((X W_z)_{bs+t} + β_t)                 for each channel by itself, over the s tokens of block b
+    E_b  = RMS(Σ_t P_bt ⊙ (X W_e)_{bs+t}) γ_e               a row for each complete block, (⌊m/s⌋, d)
+    Y_h  = softmax(Q_h [E; C]ᵀ/√d) [E; C] W_o,h             of the last w rows of C, of all complete blocks, and a sink b_h
+
+A row is key and value at once, and all heads share it. So positions have to be undone: where a key is turned by R_j, so is the
+value, and what query i takes from it is turned back, R_{−i} Σ_j A_ij R_j c_j = Σ_j A_ij R_{j−i} c_j, which knows distances only.
+"""
+
+import functools
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.arrays import must_be_for_heads, one_dtype, refuse_indivisible, refuse_more_queries, uniform
+from minitransformer.attention.around import AroundAttention
+from minitransformer.attention.block_sparse import (
+    TILE,
+    BlockPattern,
+    block_sparse_attention,
+    complete_blocks,
+    side_by_side,
+)
+from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.cache.recent import Kept, Recent
+from minitransformer.attention.core import seen_tokens, where_seen
+from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.attention.multi_head import Heads, merge_heads, split_heads
+from minitransformer.attention.projected import Projected, Projection
+from minitransformer.attention.sparse.window import Window
+from minitransformer.checks import frozen
+from minitransformer.functional import LinearPullback, linear, rms_norm
+from minitransformer.gather_scatter import unbroadcast
+from minitransformer.marks import DecodingState
+from minitransformer.positions.rope import RoPE, RotatePullback, rotate
+from minitransformer.pullback import Pullback
+from minitransformer.ranges import PositiveNumber, so_many
+from minitransformer.typing import Array, Bool, Float, checked
+
+
+class PoolPullback(Pullback):
+    """E = Σ_t P_t ⊙ c_t, P = softmax(Z + β) for each channel:  dc_t = P_t ⊙ dE,  dz_t = P_t ⊙ (c_t − E) ⊙ dE,  dβ = Σ_b dz_b.
+
+    What stands behind the last complete block has no part in it, and gets zeros.
+    """
+
+    P: Array  # (*batch, blocks, s, d)
+    C: Array  # the same
+    E: Array  # (*batch, blocks, d)
+    m: int
+
+    def __call__(self, dE: Array) -> tuple[Array, Array, Array]:
+        dC = self.P * dE[..., None, :]
+        dZ = dC * (self.C - self.E[..., None, :])
+        return self._rows(dC), self._rows(dZ), unbroadcast(dZ, dZ.shape[-2:])
+
+    def _rows(self, blocks: Array) -> Array:
+        *batch, count, s, d = blocks.shape
+        rows = np.zeros((*batch, self.m, d), blocks.dtype)
+        rows[..., : count * s, :] = blocks.reshape(*batch, count * s, d)
+        return rows
+
+
+@checked
+def pool_blocks(
+    C: Float[Array, "*batch m d"],
+    Z: Float[Array, "*batch m d"],
+    beta: Float[Array, "s d"],
+    *,
+    mask: Bool[Array, "*batch m"] | None = None,
+) -> tuple[Float[Array, "*batch blocks d"], PoolPullback]:
+    """Each s rows become one, an average of its own for each channel, weighted as the tokens say.
+
+        E_b = Σ_t P_bt ⊙ c_{bs+t},      P_bt = softmax_t (z_{bs+t} + β_t),   t = 0 … s − 1
+
+    Z        the logits of the weights, a number for each channel
+    beta     what is added to them for each place within a block; it has as many rows as a block
+    mask     True where a token is there; a block without any gives zeros
+    source   DeepSeek-AI 2026 (DeepSeek-V4), equations 20 to 23
+    cost     O(m d). Rows behind the last complete block are not used
+    returns  E with ⌊m/s⌋ rows and a pullback: dC, dZ, dbeta = pullback(dE)
+    raises   TypeError for a wrong shape or dtype, ValueError for a beta without rows
+    """
+    one_dtype(C=C, Z=Z, beta=beta)
+    s, (*batch, m, d) = len(beta), C.shape
+    if s == 0:
+        raise ValueError("beta: should have a row for each place in a block, at least one")
+    count = m // s
+
+    def in_blocks(X: Array) -> Array:
+        return X[..., : count * s, :].reshape(*batch, count, s, d)
+
+    seen = None if mask is None else in_blocks(np.broadcast_to(mask[..., None], C.shape))
+    logits, rows = in_blocks(Z) + beta, where_seen(seen, in_blocks(C))
+    if seen is not None:
+        logits = np.where(seen, logits, logits.dtype.type(-np.inf))
+    top = logits.max(-2, keepdims=True)
+    P = np.exp(logits - np.where(top == -np.inf, top.dtype.type(0), top))
+    total = P.sum(-2, keepdims=True)
+    P /= np.where(total == 0, total.dtype.type(1), total)
+    E = (P * rows).sum(-2)
+    return E, PoolPullback(P, rows, E, m)
+
+
+class PooledAttentionPullback(AroundAttention):
+    """What attention sends to a row as key and as value is added up; all heads share the rows. A is (*batch, H, n, rows)."""
+
+    attention: Pullback
+    blocks: int
+    m: int
+
+    def __call__(self, dY: Array) -> tuple[Array, ...]:
+        dQ, dK, dV, *dsink = self.attention(dY)
+        drows = (dK + dV)[..., 0, :, :]
+        return dQ, drows[..., drows.shape[-2] - self.m :, :], drows[..., : self.blocks, :], *dsink
+
+
+@checked
+def pooled_attention(
+    Q: Float[Array, "*batch heads n d"],
+    C: Float[Array, "*batch m d"],
+    E: Float[Array, "*batch blocks d"],
+    sink: Float[Array, "*own"] | None = None,
+    *,
+    block: int,
+    window: int,
+    mask: Bool[Array, "*batch m"] | None = None,
+) -> tuple[Float[Array, "*batch heads n d"], PooledAttentionPullback]:
+    """One softmax over the last rows of C and over the rows of all complete blocks. A row is key and value, for all heads.
+
+        y_i = Σ_j A_ij c_j + Σ_b A_ib e_b      of the rows j = i − w + 1 … i, and the blocks b with (b + 1) s ≤ i + 1
+
+    E        a row for each complete block of the m tokens, as `pool_blocks` makes them
+    sink     b, (H,): a score that takes weight and has no value
+    block    s, tokens in a block
+    window   w: a query sees itself and the w − 1 rows before it, whether or not their block is complete
+    mask     True where a token is there; a block without any is not seen
+    source   DeepSeek-AI 2026 (DeepSeek-V4), its heavily compressed attention
+    cost     O(n (w + m/s) d) time, O(n + m) memory, in the tier "numpy" O(n m d) and O(n m). Always causal
+    returns  Y and a pullback: dQ, dC, dE = pullback(dY), and dsink if there is a sink
+    raises   TypeError for a wrong shape or dtype; ValueError for more queries than rows, another number of blocks, or a sink that
+             does not fit
+    """
+    one_dtype(Q=Q, C=C, E=E, **({} if sink is None else {"sink": sink}))
+    n, m = Q.shape[-2], C.shape[-2]
+    refuse_more_queries(n, m)
+    if E.shape[-2] != m // block:
+        raise ValueError(f"E: {so_many(E.shape[-2], 'row')} for {m // block} complete blocks of {block} in {m} tokens")
+    if sink is not None:
+        must_be_for_heads(sink, Q.shape[:-2], "sink")
+    return _attend(Q, C, E, sink, block, window, m, mask)
+
+
+def _attend(
+    Q: Array, C: Array, E: Array, sink: Array | None, block: int, window: int, length: int, mask: Array | None = None
+) -> tuple[Array, PooledAttentionPullback]:
+    """The same, where C may have only the last rows of `length`. Keys are E, zeros up to a whole tile, and C."""
+    n, m, count = Q.shape[-2], C.shape[-2], E.shape[-2]
+    filled = np.zeros((*E.shape[:-2], -count % TILE, E.shape[-1]), E.dtype)
+    rows = np.concatenate([E, filled, C], -2)[..., None, :, :]
+    if mask is not None:
+        blocks = mask[..., : count * block].reshape(*mask.shape[:-1], count, block).any(-1)
+        mask = np.concatenate([blocks, np.zeros(filled.shape[:-1], bool), mask], -1)[..., None, None, :]
+    pattern = _pattern(length - n, n, m, count, block, window)
+    Y, attention = block_sparse_attention(Q, rows, rows, pattern, None, sink, mask=mask)
+    return Y, PooledAttentionPullback(attention, count, m)
+
+
+@functools.lru_cache(maxsize=16)
+def _pattern(first: int, n: int, m: int, count: int, block: int, window: int) -> BlockPattern:
+    """Complete blocks, and beside them the last of m rows, for queries at first … first + n − 1."""
+    blocks = complete_blocks(first, n, count, block)
+    whole = blocks._replace(m=-(-count // TILE) * TILE)  # nobody sees the rows that fill the last tile
+    return side_by_side(whole, Window(window - 1)(n, m, causal=True))
+
+
+# --------------------------------------------------------------------------------------------- the layer
+
+
+class PooledParams(NamedTuple):
+    """For queries W_q (D, H·d) with the gain gamma_q (d,); for the rows of tokens W_c (D, d) and gamma_c (d,).
+
+    For those of blocks W_e and gamma_e, for the logits of their weights W_z (D, d) and beta (s, d); a sink (H,), one for each
+    head; for the output W_o (H·d, D).
+    """
+
+    W_q: Array
+    gamma_q: Array
+    W_c: Array
+    gamma_c: Array
+    W_e: Array
+    W_z: Array
+    beta: Array
+    gamma_e: Array
+    sink: Array
+    W_o: Array
+
+
+class BlocksPullback(Pullback):
+    """Back through the turn, the norm and the pooling of blocks to both projections: dE to (dX, dW_e, dW_z, dbeta, dgamma)."""
+
+    e: LinearPullback
+    z: LinearPullback
+    pool: PoolPullback
+    norm: Pullback
+    turn: Pullback
+
+    def __call__(self, dE: Array) -> tuple[Array, ...]:
+        dE, dgamma = self.norm(self.turn(dE))
+        dC, dZ, dbeta = self.pool(dE)
+        (dX_e, dW_e), (dX_z, dW_z) = self.e(dC), self.z(dZ)
+        return dX_e + dX_z, dW_e, dW_z, dbeta, dgamma
+
+
+class PooledPullback(AroundAttention):
+    """Combine, turn forward again what was turned back, attend, and on three ways to X."""
+
+    q: Heads
+    c: Heads
+    blocks: BlocksPullback
+    attention: PooledAttentionPullback
+    turned_back: RotatePullback
+    o: LinearPullback
+    heads: int
+
+    def __call__(self, dY: Array) -> tuple[PooledParams, Array]:
+        dheads, dW_o = self.o(dY)
+        dQ, dC, dE, dsink = self.attention(self.turned_back(split_heads(dheads, self.heads)))
+        dX_q, dW_q, _, dgamma_q = self.q(dQ)
+        dX_c, dW_c, _, dgamma_c = self.c(dC[..., None, :, :])
+        dX_e, *dblocks = self.blocks(dE)
+        dparams = PooledParams(dW_q, dgamma_q, dW_c, dgamma_c, *dblocks, dsink, dW_o)  # type: ignore[arg-type,call-arg]
+        return dparams, dX_q + dX_c + dX_e
+
+
+class PooledState(DecodingState):
+    """What is left of `length` tokens: the last rows of C, and those of complete blocks; X W_e and X W_z of what follows them."""
+
+    recent: Recent
+    blocks: KeysValues
+    E: Array
+    Z: Array
+    length: int
+
+    many = ("E", "Z")
+
+
+@frozen
+class Pooled(Projected):
+    """The last tokens one by one, and all that came before in blocks, pooled into one row each; a row is key and value.
+
+    block        s, tokens in a block; 128 in DeepSeek-V4
+    window       w, how many of the last tokens are seen one by one, whether or not their block is complete; 128 there
+    head_width   d, the width of a row and of each head; D/H by default, but 8 D/H there
+    rotary       channels that are turned; half of them if None, in whole pairs. A block stands where its first token does
+    base         of their angles, as in RoPE. So it knows where tokens stand, and needs no other encoding
+    source       DeepSeek-AI 2026 (DeepSeek-V4), its heavily compressed attention. There gamma_q is fixed at one, queries come
+                 from a latent, and W_o is a product of two
+    cost         O(n (w + n/s) d) for each head, besides the projections. Keeps w + n/s rows for all heads. Always causal
+    raises       ValueError for a width that is not divisible by the heads, and for an odd number of turned channels
+    """
+
+    width: int
+    heads: int
+    block: int = 16
+    window: int = 32
+    head_width: int | None = None
+    rotary: int | None = None
+    base: PositiveNumber = 10000.0
+
+    stage = "project, pattern"
+    cost = "O(n²/block + n window)"
+    causal = "always"
+    remembers = "the last rows, and one for each block"
+
+    unplaced = "has no queries and keys that it could act on: it turns its own, and turns back what they find"
+
+    def __post_init__(self) -> None:
+        if self.head_width is None:
+            refuse_indivisible(self.width, self.heads)
+        if self._rotary % 2 or not 2 <= self._rotary <= self.d:
+            raise ValueError(
+                f"rotary: {self._rotary} should be even, and from 2 to {self.d}: channels are turned in pairs"
+            )
+
+    @property
+    def d(self) -> int:
+        """The width of a row, and of a head."""
+        return self.width // self.heads if self.head_width is None else self.head_width
+
+    @property
+    def _rotary(self) -> int:
+        return max(self.d // 4 * 2, 2) if self.rotary is None else self.rotary
+
+    @cached_property
+    def rotate(self) -> RoPE:
+        """What turns a part of the queries and of the rows."""
+        return RoPE(self.d, self.base, part=self._rotary)
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> PooledParams:
+        """Projections uniform on ±√(3/rows); gains one; β and sinks zero."""
+        D, d, inner = self.width, self.d, self.heads * self.d
+
+        def weights(rows: int, columns: int) -> Array:
+            return uniform(rng, (rows, columns), dtype)
+
+        def ones() -> Array:
+            return np.ones(d, dtype)
+
+        beta, sink = np.zeros((self.block, d), dtype), np.zeros(self.heads, dtype)
+        W_q, W_c, W_e, W_z = (weights(D, columns) for columns in (inner, d, d, d))
+        return PooledParams(W_q, ones(), W_c, ones(), W_e, W_z, beta, ones(), sink, weights(inner, D))
+
+    @checked
+    def __call__(
+        self, params: PooledParams, X: Float[Array, "*batch n {self.width}"], *, causal: bool = True,
+        mask: Bool[Array, "..."] | None = None, rng: Any = None,
+    ) -> tuple[Float[Array, "*batch n {self.width}"], PooledPullback]:  # fmt: skip
+        """Pullback: dY to (dparams, dX). Raises ValueError for a mask that is not of keys alone, (*batch, 1, 1, n)."""
+        self.refuse(causal=causal)
+        seen = seen_tokens(mask, X)
+        Q, q = self._rows(X, params.W_q, params.gamma_q, self.heads)
+        C, c = self._rows(X, params.W_c, params.gamma_c, 1)
+        (rows, e), (Z, z) = linear(X, params.W_e), linear(X, params.W_z)
+        E, blocks = self._pooled(params, rows, Z, 0, seen)
+        Y, attention = pooled_attention(
+            Q, C[..., 0, :, :], E, params.sink, block=self.block, window=self.window, mask=seen
+        )
+        Y, turned_back = self._turned_back(Y, 0)
+        Y, o = linear(merge_heads(Y), params.W_o)
+        return Y, PooledPullback(q, c, BlocksPullback(e, z, *blocks), attention, turned_back, o, self.heads)
+
+    def _rows(self, X: Array, W: Array, gamma: Array, heads: int) -> tuple[Array, Heads]:
+        """RMS(X W) γ in heads, turned."""
+        Y, projection = linear(X, W)
+        Y, norm = rms_norm(split_heads(Y, heads), gamma)
+        Y, turn = self.rotate.turn(Y, length=X.shape[-2])
+        return Y, Heads(projection, heads, turn, norm=norm)
+
+    def _pooled(
+        self, params: PooledParams, rows: Array, Z: Array, first: int, seen: Array | None = None
+    ) -> tuple[Array, tuple[PoolPullback, Pullback, Pullback]]:
+        """The rows of complete blocks, of which the first begins at position `first`: pooled, normed and turned."""
+        E, pooling = pool_blocks(rows, Z, params.beta, mask=seen)
+        E, norm = rms_norm(E, params.gamma_e)
+        angles, _ = self.rotate.angles(first + E.shape[-2] * self.block)
+        E, turn = rotate(E, angles=angles[first :: self.block])
+        return E, (pooling, norm, turn)
+
+    def _turned_back(self, Y: Array, first: int) -> tuple[Array, RotatePullback]:
+        """Row i turned by the opposite of its own angle; the gradient is turned forward."""
+        last = first + Y.shape[-2]
+        cos, sin = (table[first:last] for table in self.rotate.table(last, Y.dtype))
+        layout = self.rotate.layout
+        return RotatePullback(cos, sin, layout)(Y), RotatePullback(cos, -sin, layout)
+
+    def projections(self, params: PooledParams) -> list[Projection]:
+        """The queries and the row of a token, normed and turned; what a block is pooled from, and by which weights."""
+        W_q, gamma_q, W_c, gamma_c, W_e, W_z, *_ = params
+        d = self.d
+        own = Projection(W_q, None, self.heads, d, gamma_q, True), Projection(W_c, None, 1, d, gamma_c, True)
+        return [*own, Projection(W_e, None, None, d), Projection(W_z, None, None, d)]
+
+    def _output(self, params: PooledParams) -> tuple[Array, None]:
+        return params.W_o, None
+
+    @property
+    def mixed(self) -> int:
+        """H d, the heads side by side."""
+        return self.heads * self.d
+
+    def _go_on(self, params: PooledParams, arrays: list[Array], state: PooledState | None) -> tuple[Array, PooledState]:
+        """O((w + m/s) d) for each head and one token after m others: a block is pooled once, when it is complete."""
+        Q, C, rows, Z = arrays
+        if state is None:
+            nothing = C[..., :0, :]
+            recent, blocks = (
+                Recent.of(nothing, nothing[..., :0], Kept(0, self.window)),
+                KeysValues.of(nothing, nothing[..., :0]),
+            )
+            state = PooledState(recent, blocks, rows[..., :0, :], Z[..., :0, :], 0)
+        self._must_fit(state)
+        n, first = Q.shape[-2], state.length
+        rows, Z, blocks = np.concatenate([state.E, rows], -2), np.concatenate([state.Z, Z], -2), state.blocks
+        if over := rows.shape[-2] // self.block * self.block:
+            E, _ = self._pooled(params, rows[..., :over, :], Z[..., :over, :], blocks.length * self.block)
+            blocks = blocks.extended(E[..., None, :, :], E[..., None, :, :0])
+            rows, Z = rows[..., over:, :].copy(), Z[..., over:, :].copy()
+        recent = state.recent.extended(C, C[..., :0])
+        if n == 1:  # sees them all
+            seen = np.concatenate([blocks.keys, recent.K[..., max(recent.end - self.window, 0) : recent.end, :]], -2)
+            Y, _ = dot_product_attention(Q, seen, seen, None, params.sink)
+        else:
+            near = np.concatenate([state.recent.keys, C], -2)[..., 0, :, :]
+            E = blocks.keys[..., 0, :, :]
+            Y, _ = _attend(Q, near, E, params.sink, self.block, self.window, first + n)
+        return self._turned_back(Y, first)[0], PooledState(recent, blocks, rows, Z, first + n)
+
+    def _must_fit(self, state: PooledState) -> None:
+        """Raise ValueError unless all parts of a state are of the same tokens."""
+        there = state.blocks.length * self.block + state.E.shape[-2]
+        if {there, state.recent.length} != {state.length} or state.Z.shape[-2] != state.E.shape[-2]:
+            raise ValueError(f"state: blocks and rows of {there} tokens do not belong to {state.length} tokens")
