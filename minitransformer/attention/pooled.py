@@ -27,7 +27,7 @@ from minitransformer.attention.block_sparse import (
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.attention.core import seen_tokens, where_seen
-from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.multi_head import Heads, merge_heads, split_heads
 from minitransformer.attention.projected import Projected, Projection
 from minitransformer.attention.sparse.window import Window
@@ -392,7 +392,7 @@ class Pooled(Projected):
         recent = state.recent.extended(C, C[..., :0])
         if n == 1:  # sees them all
             seen = np.concatenate([blocks.keys, recent.K[..., max(recent.end - self.window, 0) : recent.end, :]], -2)
-            Y, _ = dot_product_attention(Q, seen, seen, None, params.sink)
+            Y = attend_to_buffer(Q, seen, seen, seen.shape[-2], sink=params.sink)
         else:
             near = np.concatenate([state.recent.keys, C], -2)[..., 0, :, :]
             E = blocks.keys[..., 0, :, :]
