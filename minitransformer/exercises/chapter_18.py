@@ -26,18 +26,17 @@ def a_sink_and_the_same_twice(answer):
 
 
 @exercise("18.2")
-def parameters_of_a_gate(answer):
-    """D H + H in each of four blocks."""
-    D, H, depth = 64, 4, 4
-    unless(answer, D * H + H, "That is one block.", 1e-6)
-    unless(answer, depth * D * H, "Each number of the gate has a bias, too.", 1e-6)
-    unless(
-        answer,
-        depth * (D * D + D),
-        "That is a number for each channel. With `head`, all channels of a head share one.",
-        1e-6,
-    )
-    close(answer, depth * (D * H + H), "How many numbers does a token's row become, and in how many blocks?", 1e-6)
+def rows_of_a_pooled_query(answer):
+    """Six tokens and two blocks; what is between them is lost."""
+    i, block, window = 44, 16, 6
+    blocks = (i + 1) // block
+    lost = i + 1 - block * blocks - window
+    given = array_of(answer, (2,), "Two numbers: rows, and tokens.")
+    unless(given[0], blocks + 1 + window, "The third block is not complete.", 1e-6)
+    unless(given[0], block * blocks + window, "A block is one row.", 1e-6)
+    close(given[0], blocks + window, "Which blocks are over at 44, and which tokens are in the window?", 1e-6)
+    unless(given[1], i + 1 - blocks - window, "A block has something of all its tokens.", 1e-6)
+    close(given[1], lost, "Behind the last complete block, and before the window.", 1e-6)
 
 
 @exercise("18.3")

@@ -3,6 +3,8 @@
 A layer keeps some numbers for each token, of `cap` tokens at most, and perhaps a state of a fixed size:
 
     bytes(n) = Σ_kinds layers · (2 · numbers · min(n, cap) + fixed)             two bytes for a bfloat16, a state in float32
+
+Rows of a window beside those of all tokens are counted as fixed: of a text shorter than the window, too many.
 """
 
 from typing import Any, NamedTuple
@@ -30,6 +32,11 @@ def keys_and_values(groups: int, d: int) -> int:
 MODELS: dict[str, tuple[Layers, ...]] = {
     "61 layers, 128 heads of 128": (Layers(61, keys_and_values(128, 128)),),
     "the same, one latent of 576 (DeepSeek-V3)": (Layers(61, 576),),
+    "43 layers, 41 with blocks of 4 or 128 tokens (DeepSeek-V4-Flash)": (  # and all with a window of 128
+        Layers(2, 512, 128),
+        Layers(21, (512 + 128) / 4, None, 2 * 512 * 128),  # a row and a key of the indexer for 4 tokens
+        Layers(20, 512 / 128, None, 2 * 512 * 128),
+    ),
     "36 layers, 8 heads of 64": (Layers(36, keys_and_values(8, 64)),),
     "the same, every other a window of 128 (gpt-oss-120b)": (
         Layers(18, keys_and_values(8, 64), 128),

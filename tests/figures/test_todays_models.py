@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from minitransformer.figures import cache_growth, sink_gate, width_or_length
+from minitransformer.figures import cache_growth, pooled_blocks, sink_gate, width_or_length
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +60,17 @@ def test_a_latent_bounds_the_width_and_linformer_the_length(growth):
         for text in fig.axes[1].texts
     }
     assert named["latent"] == named["a latent"] != named["all heads"]
+
+
+def test_a_block_appears_in_the_row_of_its_last_token_and_one_token_is_lost_until_then():
+    """Places are counted from 1, as they are drawn."""
+    found, block, window = pooled_blocks.data(), pooled_blocks.BLOCK, pooled_blocks.WINDOW
+    np.testing.assert_allclose(found.tokens.sum(1) + found.blocks.sum(1), 1)
+    n = len(found.tokens)
+    i, j, last = np.arange(1, n + 1)[:, None], np.arange(1, n + 1), block * np.arange(1, n // block + 1)
+    assert ((found.tokens > 0) == ((j <= i) & (j > i - window))).all()
+    assert ((found.blocks > 0) == (last <= i)).all()
+    lost = (j <= i) & (found.tokens == 0) & (-(-j // block) * block > i)
+    assert np.argwhere(lost[30]).tolist() == [[24]], "token 25, of query 31"
+    assert {int(row) % block for row in i[lost.any(1), 0]} == {window + 1}, "a window of block − 1 loses none"
+    pooled_blocks.draw(found)

@@ -30,8 +30,10 @@ def test_the_table_in_bytes():
     """Two mebibytes are 2²¹: all of it can be done by hand."""
     n, sizes = 131072, {name: cache_size(layers, 131072) / GIB for name, layers in MODELS.items()}
     found = [round(size, 2) for size in sizes.values()]
-    assert found == [488.0, 8.58, 9.0, 4.5, 7.12, 62.0, 10.41, 3.07]
+    assert found == [488.0, 8.58, 0.85, 9.0, 4.5, 7.12, 62.0, 10.41, 3.07]
     assert cache_size(MODELS["61 layers, 128 heads of 128"], n) == 61 * 2 * 2 * 128 * 128 * n
+    blocks = MODELS["43 layers, 41 with blocks of 4 or 128 tokens (DeepSeek-V4-Flash)"]
+    assert cache_size(blocks, n) == 2 * (43 * 128 * 512 + 21 * n // 4 * (512 + 128) + 20 * n // 128 * 512)
     windows = MODELS["the same, every other a window of 128 (gpt-oss-120b)"]
     assert cache_size(windows, n) == cache_bytes([Window(127)] * 18 + [None] * 18, n, groups=8, d=64)
 

@@ -1,0 +1,56 @@
+"""What a query of pooled attention sees one by one, and what in blocks: one softmax over both."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from minitransformer.attention import pool_blocks, pooled_attention
+from minitransformer.figures.style import WEIGHTS, figure
+from minitransformer.typing import Array
+
+BLOCK, WINDOW = 8, 6
+MOST = 0.5  # heavier weights have the colour of this one
+
+
+class PooledBlocks(NamedTuple):
+    """Weights of the tokens (n, n) and of the blocks (n, blocks), which together sum to one in each row."""
+
+    tokens: Array
+    blocks: Array
+
+
+def data(n: int = 36, d: int = 8, seed: int = 0) -> PooledBlocks:
+    """Random queries and rows, and blocks that are means; without a sink."""
+    Q, C = np.random.default_rng(seed).standard_normal((2, n, d))
+    means, _ = pool_blocks(C, np.zeros_like(C), np.zeros((BLOCK, d)))
+    E = np.sqrt(BLOCK) * means  # as long as the rows of tokens
+    _, pullback = pooled_attention(Q[None], C, E, block=BLOCK, window=WINDOW)
+    A = pullback.A[0]
+    return PooledBlocks(A[:, -n:], A[:, : len(E)])
+
+
+def draw(data: PooledBlocks) -> Figure:
+    """Left the tokens, right the blocks, each as wide as its tokens: colour is weight, hatched has none. Lines part blocks."""
+    fig, axes = figure(1, 2, width=10, height=6.6, sharex=True, sharey=True)
+    n, last = len(data.tokens), BLOCK * data.blocks.shape[1]
+    spread = np.zeros((n, n))
+    spread[:, :last] = np.repeat(data.blocks, BLOCK, 1)
+    for ax, weights, title in zip(
+        axes, (data.tokens, spread), ("tokens, one by one", "blocks, a row each"), strict=True
+    ):
+        none = {"facecolor": "white", "edgecolor": "0.75", "hatch": "////", "linewidth": 0, "zorder": -1}
+        ax.add_patch(Rectangle((0.5, 0.5), n, n, **none))
+        seen = np.ma.masked_where(weights == 0, weights)
+        image = ax.imshow(seen, cmap=WEIGHTS, vmin=0, vmax=MOST, extent=(0.5, n + 0.5, n + 0.5, 0.5))
+        for border in range(BLOCK, n, BLOCK):
+            ax.axvline(border + 0.5, color="0.4", linewidth=0.8)
+        ax.set(title=title, xlabel="token $j$")
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+    places = range(BLOCK, n + 1, BLOCK)
+    axes[0].set(xticks=places, yticks=places, ylim=(n + 0.5, 0.5), ylabel="query $i$")
+    bar = {"location": "bottom", "shrink": 0.6, "aspect": 30, "extend": "max"}
+    fig.colorbar(image, ax=axes, label="weight of a row", **bar)
+    return fig
