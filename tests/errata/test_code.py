@@ -11,7 +11,14 @@ import re
 import numpy as np
 import pytest
 
-from minitransformer.attention import differential_attention, dot_product_attention, kernel_attention, selected, sparse
+from minitransformer.attention import (
+    differential_attention,
+    dot_product_attention,
+    kernel_attention,
+    pooled_attention,
+    selected,
+    sparse,
+)
 from minitransformer.attention.merge import merge
 from minitransformer.functional import layer_norm, softmax
 
@@ -345,6 +352,33 @@ def test_directions_from_one_seed():
     blocks = [np.linalg.qr(np.random.default_rng(seed).standard_normal((d, d)))[0].T for _ in range(4)]
     anew = [np.linalg.qr(np.random.default_rng(seed + k).standard_normal((d, d)))[0].T for k in range(4)]
     assert (len(np.unique(np.vstack(blocks), axis=0)), len(np.unique(np.vstack(anew), axis=0))) == (d, 4 * d)
+
+
+def test_rows_of_blocks_that_are_not_over():
+    """huggingface/transformers, modular_deepseek_v4.py, 7fa433e.
+
+    does     Lengthens the mask of the window by zeros, which are added to scores, for the rows of all blocks.
+    holds    A query sees a block when its last token is past: (18.11), pooled_attention.
+    wrong    While a text is read as a whole, a change of its last token changes the first row; while it is written, it can't.
+    """
+    n, block, window = 12, 4, 3
+    Q, C = np.random.default_rng(0).standard_normal((2, n, 5))
+    changed = C.copy()
+    changed[-1] += 1
+
+    def read(C, all_blocks):
+        E = C.reshape(-1, block, 5).mean(1)
+        i, j, last = np.arange(n)[:, None], np.arange(n), block * np.arange(1, n // block + 1) - 1
+        mask = np.concatenate([(j <= i) & (j > i - window), all_blocks | (last <= i)], 1)
+        rows = np.concatenate([C, E])
+        return dot_product_attention(Q, rows, rows, mask=mask)[0]
+
+    moved = {all_blocks: np.abs(read(changed, all_blocks) - read(C, all_blocks)).max(1) for all_blocks in (False, True)}
+    assert moved[True].min() > 1e-3
+    assert moved[False][:-1].max() == 0
+    E = C.reshape(-1, block, 5).mean(1)
+    held, _ = pooled_attention(Q[None], C, E, block=block, window=window)
+    assert np.allclose(held[0], read(C, False), rtol=1e-12)
 
 
 def test_the_chapter_names_what_was_read(root):
