@@ -14,7 +14,7 @@ def weights_of_a_constant_gate(answer):
     hint = "Each candidate enters with 1 − u and passes every gate after it. h_0 has passed four, and entered whole."
     given = array_of(answer, (5,), hint)
     unless(given, C[4, ::-1, 0], "These are the five weights from the newest to the oldest. h_0 comes first.")
-    if not abs(given.sum() - 1) < 0.01:
+    if not abs(given.sum() - 1) < 0.03:  # five that are each off by 1 % of one half
         raise NotYet(f"The five sum to {given.sum():.3f}. An average of averages is an average. {hint}")
     close(given, C[4, :, 0], hint, 0.01)
 

@@ -42,6 +42,7 @@ def gated(u, c, *, du=lambda g, before, c: g * (before - c), carried=lambda g, u
 
 ANSWERS = {
     "1.1": {
+        "right": [0.06, 0.06, 0.12, 0.25, 0.5],  # rounded to two digits; they sum to 0.99
         "wrong": [
             [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 16],  # the newest first
             [1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2],  # h_0 as a candidate
