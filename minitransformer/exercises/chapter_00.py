@@ -85,7 +85,7 @@ def megabytes_of_a_text(answer):
 def a_gain_for_each_column(answer):
     """X g, from X (…, n, D) and g (D,), and a pullback with dX and dg."""
     rng = np.random.default_rng(4)
-    for shape in ((5, 3), (2, 4, 3)):
+    for shape in ((5, 3), (2, 4, 3), (2, 2, 4, 3)):
         X, g = rng.standard_normal(shape), rng.standard_normal(3)
         Y = value(answer, X, g)
         close(Y, X * g, "Y is X with column c multiplied by g_c.")
@@ -167,12 +167,16 @@ def a_better_quotient(answer):
         raise NotYet(
             "The power: 2 is that of (0.3). Here the terms with h² cancel; how does the error fall from h = 1 to 0.01?"
         )
+    if 0 < abs(given[0] - power) < 0.2:
+        raise NotYet("The power of h is a whole number. What you measured is near it: round it.")
     if given[0] != power:
         raise NotYet(
             "The power: make h ten times smaller, while it is still large. By how many powers of ten does the error fall?"
         )
     if given[1] == -k:
         raise NotYet("k: h = 10^k is small, so k is negative.")
+    if 0 < given[1] < 1:
+        raise NotYet("k: that is a step h. Which power of ten is it?")
     if given[1] in (-5, -6):
         raise NotYet("k: that is the best step of (0.3). Truncation is smaller here, so rounding takes over earlier.")
     if given[1] != k:

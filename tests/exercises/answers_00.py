@@ -64,6 +64,7 @@ ANSWERS = {
         "wrong": [
             lambda X, g: gain(X, g, dg=lambda products: products.sum(0)),
             lambda X, g: gain(X, g, dg=lambda products: products.mean(tuple(range(products.ndim - 1)))),
+            lambda X, g: gain(X, g, dg=lambda products: products.sum((0, 1) if X.ndim > 2 else 0)),  # one batch axis
             lambda X, g: gain(X, g, dX=lambda dY, g: dY),
             lambda X, g: gain(X, g)[0],
             lambda X, g: gain(X, g * g),
@@ -98,5 +99,5 @@ ANSWERS = {
             lambda f, x: rows(f, x) @ np.diag(x),
         ]
     },
-    "0.8": {"wrong": [[2, -3], [4, -5], [4, 3], [4, -2], [3, -3], [4, -6], 4]},
+    "0.8": {"wrong": [[2, -3], [4, -5], [4, 3], [4, -2], [3, -3], [4, -6], [3.97, -3], [4, 0.001], 4]},
 }
