@@ -76,7 +76,7 @@ def bits_of_two_kinds_of_places(answer):
     )
     unless(as_much, P.mean(), "The second is the plain mean of the two. How many bits does it cost?", 0.01)
     close(given, bits, "Find the surprise at each kind of place, in bits, and then the mean.", 0.01)
-    close(as_much, 2**-bits, "The bits are right. Which probability costs as many?", 0.01)
+    close(as_much, 2**-bits, "The bits are right. Which probability costs as many?", 0.05)
 
 
 @exercise("3.4")
@@ -156,7 +156,7 @@ def one_token_at_a_time(answer):
             if np.allclose(y, plain[i]):
                 raise NotYet("The scores are not divided by √d.")
         close(y, wanted[i], f"Token {i + 1} gets a different row than in the whole. {hint}")
-        hint = f"The first {i + 1} are right. What does a state have to hold for the next one?"
+        hint = "Those before it are right. What does a state have to hold? And what is d in the √d of the scores?"
 
 
 @exercise("3.8")

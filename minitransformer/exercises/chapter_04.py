@@ -88,8 +88,8 @@ def words_and_their_places(answer):
     close(
         second,
         length / np.sqrt(512),
-        "The first is right. √D times a word is longer by √D, so the quotient is smaller.",
-        0.01,
+        "The first is right. √D times a word is longer by √D, so the quotient is smaller by the same factor.",
+        0.02,
     )
 
 
