@@ -226,7 +226,8 @@ def query_and_key_at_once(answer):
     """Attention with shared queries and keys, in which no word sees itself: (Q, V) to (Y, pullback)."""
     rng = np.random.default_rng(99)
     Q, V, dY = rng.standard_normal((3, 2, 3, 5, 4))
-    K, others = Q / np.linalg.norm(Q, axis=-1, keepdims=True), ~np.eye(5, dtype=bool)
+    length = np.linalg.norm(Q, axis=-1, keepdims=True)
+    K, others = Q / length, ~np.eye(5, dtype=bool)
     Y, pullback = with_pullback(answer, Q, V)
     right, back = dot_product_attention(Q, K, V, mask=others)
     A, _ = softmax(Q @ K.swapaxes(-1, -2) / 2)
@@ -245,7 +246,10 @@ def query_and_key_at_once(answer):
     likely(
         found[0],
         (as_query, "dQ: that is the gradient as a query. The same row is also a key."),
-        (as_query + as_key, "dQ: the key is q over its length, and moving q along itself does not change it."),
+        *(
+            (as_query + back_to_q, "dQ: the key is q over its length, and moving q along itself does not change it.")
+            for back_to_q in (as_key, as_key / length)
+        ),
         (
             as_query + as_key - (as_key * K).sum(-1, keepdims=True) * K,
             "dQ: the longer q is, the less its direction turns. Divide by its length.",

@@ -66,7 +66,9 @@ def shared(forward="right", backward="right"):
         def pullback(dY):
             dQ, dK, dV = back(dY)
             across = dK - (dK * K).sum(-1, keepdims=True) * K
-            as_key = {"query": 0, "along": dK, "length": across}.get(backward, across / length)
+            as_key = {"query": 0, "along": dK, "over length": dK / length, "length": across}.get(
+                backward, across / length
+            )
             return as_key if backward == "key" else dQ + as_key, dV
 
         return Y, pullback
@@ -153,6 +155,7 @@ ANSWERS = {
             shared(forward="no softmax"),
             shared(backward="query"),
             shared(backward="along"),
+            shared(backward="over length"),
             shared(backward="length"),
             shared(backward="key"),
         ],
