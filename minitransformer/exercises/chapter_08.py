@@ -234,9 +234,13 @@ def a_window_without_a_matrix(answer):
     derivative(lambda Q, K, V: answer(Q, K, V, 2), Q, K, V, hint="Each key is in ρ + 1 windows: whose dS reaches it?")
     alone(lambda Q, K, V: answer(Q, K, V, 2), right[0, 0], Q[0, 0], K[0, 0], V[0, 0])
     n = 512
+    Q, K, V, dY = rng.standard_normal((4, n, 2))
     with peak_memory() as peak:
-        answer(*rng.standard_normal((3, n, 2)), 2)
+        _, pullback = answer(Q, K, V, 2)
+        forward = peak()
+        pullback(dY)
         if peak() > n * n:
+            where = "the pullback" if forward <= n * n else "somewhere it"
             raise NotYet(
-                "It is right, and somewhere it makes an array of n × n. Which array of n × (ρ + 1) entries could replace it?"
+                f"It is right, and {where} makes an array of n × n. Which array of n × (ρ + 1) entries could replace it?"
             )

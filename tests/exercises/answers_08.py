@@ -61,6 +61,11 @@ def with_a_matrix(Q, K, V, rho):
     return dot_product_attention(Q, K, V, mask=(j <= i) & (i - j <= rho))
 
 
+def with_a_matrix_on_the_way_back(Q, K, V, rho):
+    Y, _ = banded()(Q, K, V, rho)
+    return Y, lambda dY: with_a_matrix(Q, K, V, rho)[1](dY)
+
+
 def ring(t, w):
     found = t - (t - np.arange(w)) % w
     return np.where(found < 0, -1, found)
@@ -156,6 +161,7 @@ ANSWERS = {
             banded(scaled=False),
             banded(step=-1),
             with_a_matrix,
+            with_a_matrix_on_the_way_back,
             lambda Q, K, V, rho: (with_a_matrix(Q, K, V, rho)[0], lambda dY: (dY, dY, dY)),
         ],
     },
