@@ -92,12 +92,13 @@ def what_stands_where_in_the_ring(answer):
         expect(
             answer(t, w),
             ring,
-            f"For t = {t} and w = {w}: what was written last at place 0? Words begin with number 0.",
+            f"For t = {t} and w = {w}: write the words 0, 1, 2, … one after the other. What stands at each place then?",
             (
                 np.arange(t - w + 1, t + 1),
                 "These are the words in the order of the text. In which place does each stand?",
             ),
             (np.roll(ring, 1), "All of them stand one place too far."),
+            (np.maximum(ring, 0), "0 is the number of a word. A place where nothing has been written yet gets −1."),
             (np.where(ring == t, t - w, ring), "Word t has been written, and has taken the place of word t − w."),
             (
                 t - (t - np.arange(w)) % w,
@@ -114,7 +115,10 @@ def a_rule_of_your_own(answer):
     for n in (8, 21):
         i, j = np.ogrid[:n, :n]
         right = (j <= i) & ((i - j <= 1) | (j == i // 8 * 8))
-        found = np.asarray(mask(n))
+        found = mask(n)
+        if hasattr(found, "mask"):
+            raise NotYet("That is a pattern. Its `.mask` is the boolean array.")
+        found = np.asarray(found)
         if found.shape != right.shape or found.dtype != bool:
             raise NotYet(f"A boolean mask of {right.shape} is wanted, and this is {found.dtype} of {found.shape}.")
         if np.triu(found, 1).any():
@@ -140,15 +144,16 @@ def a_rule_of_your_own(answer):
 @exercise("8.6")
 def the_clustering_of_a_window(answer):
     """How often two neighbours of a word are neighbours."""
-    for rho in (1, 2, 5, 9):
+    for rho in (5, 1, 2, 9):
         words = [s for s in range(-rho, rho + 1) if s]
         pairs = list(itertools.combinations(words, 2))
-        right = sum(abs(a - b) <= rho for a, b in pairs) / len(pairs)
+        right, nearer = (sum(abs(a - b) <= far for a, b in pairs) / len(pairs) for far in (rho, rho - 1))
         expect(
             answer(rho),
             right,
             "Count pairs on one side, and pairs on different sides, out of all ρ(2ρ − 1).",
             ((rho - 1) / (2 * rho - 1), "These are the pairs on one side. Two on different sides can be near too."),
+            (nearer, "Two words that are exactly ρ apart are next to each other, too."),
             (3 / 4, "That is what it approaches, for a wide window."),
         )
 
@@ -156,7 +161,7 @@ def the_clustering_of_a_window(answer):
 @exercise("8.7")
 def how_far_is_heard(answer):
     """The weight at the far end of L equal windows, and the root of the mean squared distance."""
-    for rho, L in ((1, 3), (4, 8), (2, 5)):
+    for rho, L in ((4, 8), (1, 3), (2, 5)):
         weights = np.ones(1)
         for _ in range(L):
             weights = np.convolve(weights, np.full(2 * rho + 1, 1 / (2 * rho + 1)))

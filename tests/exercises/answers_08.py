@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minitransformer.attention import dot_product_attention
+from minitransformer.attention import Window, dot_product_attention
 
 
 def rolled(repair):
@@ -109,6 +109,7 @@ ANSWERS = {
             lambda t, w: t - (t - np.arange(w)) % w,
             lambda t, w: np.where(np.arange(w) == t % w, t - w, ring(t, w)),
             lambda t, w: ring(t, w) + 1,
+            lambda t, w: np.maximum(ring(t, w), 0),
         ],
     },
     "8.5": {
@@ -120,6 +121,7 @@ ANSWERS = {
             (rule(all_firsts=True), 20),
             (rule(back=2), 20),
             (lambda n: np.eye(n), 20),
+            (lambda n: Window(1)(n, n, causal=True), 20),  # without .mask
             rule(),
         ]
     },
@@ -127,6 +129,7 @@ ANSWERS = {
         "wrong": [
             lambda rho: (rho - 1) / (2 * rho - 1),
             lambda rho: 3 / 4,
+            lambda rho: (rho - 1) * (3 * rho - 2) / (2 * rho * (2 * rho - 1)),  # fewer than ρ apart
             lambda rho: 3 * rho / (2 * (2 * rho + 1)),
             lambda rho: 3 * (rho - 1) / (4 * rho),
         ]
