@@ -111,7 +111,10 @@ ANSWERS = {
         "wrong": [[-np.log2(17 / 64), 17 / 64], [3, 17 / 64], [3 * np.log(2), 1 / 8], [6, 1 / 64], [3, 0.1], 3],
     },
     "3.4": {"wrong": [1, 0.1, 0, 0.9, -1 / 19, 1 / 10.5]},
-    "3.5": {"wrong": [0.5, 8.72, 0, 0.9, -0.72, [0.72]]},
+    "3.5": {
+        "right": 0.69,  # nearly three standard deviations below, with 20,000 places
+        "wrong": [0.5, 8.72, 0, 0.9, -0.72, [0.72]],
+    },
     "3.6": {
         "right": lambda P, p: top_p(P, p, reaching),
         "wrong": [
