@@ -172,7 +172,7 @@ def a_bias_without_effect(answer):
 @exercise("2.9")
 def the_largest_weight(answer):
     """The largest of n weights on average, for n = 16 and 1024 at d = 64."""
-    rng = np.random.default_rng(29)
+    rng = np.random.default_rng(48)  # with this seed the means are those of 150,000 rows, to 0.3 %
     wanted = []
     for n in (16, 1024):
         Q, K = rng.standard_normal((8, 200, 64)), rng.standard_normal((8, 64, n))
@@ -185,5 +185,5 @@ def the_largest_weight(answer):
             one,
             right,
             f"At n = {n} we find a different number. Take the largest weight of each row, then the mean.",
-            0.05,
+            0.07,  # a thousand rows of one set of keys are off by 2 %, one time in three
         )
