@@ -115,8 +115,11 @@ def a_turn(answer):
     rng = np.random.default_rng(56)
     x, angles = rng.standard_normal((5, 6)), rng.uniform(0, 6, (5, 3))
     given, wanted = array_of(answer(x, angles), (5, 6)), pos.rotate(x, angles=angles)[0]
+    as_printed = wanted.copy()
+    as_printed[:, 1::2] = wanted[:, ::2] * np.sin(angles) + x[:, 1::2] * np.cos(angles)
     likely(
         given,
+        (as_printed, "As printed, lengths change. When the last line reads a, what does a hold? It is a view of y."),
         (pos.rotate(x, angles=-angles)[0], "It turns the other way."),
         (
             np.concatenate([wanted[:, ::2], wanted[:, 1::2]], axis=1),
@@ -125,7 +128,7 @@ def a_turn(answer):
     )
     if not np.allclose(np.linalg.norm(given, axis=1), np.linalg.norm(x, axis=1)):
         raise NotYet(
-            "The lengths of the rows have changed. When the last line reads a, what does a hold? It is a view of y."
+            "The lengths of the rows have changed, and no turn does that. Try (1, 0) and (0, 1) with a quarter turn."
         )
     close(given, wanted, "Lengths are kept, but the wrong channels are turned, or by the wrong angles.")
 

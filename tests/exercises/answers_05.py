@@ -10,6 +10,13 @@ def shaw(X, W_q, W_k, a, U_k=None, terms=("cc", "cp"), **options):
     return four_terms(X, a, W_q, W_k, one, one if U_k is None else U_k, terms=terms, relative=True, **options)[0]
 
 
+def with_a_sign_wrong(x, angles):
+    y = x.copy()
+    y[:, ::2] = x[:, ::2] * np.cos(angles) + x[:, 1::2] * np.sin(angles)
+    y[:, 1::2] = x[:, ::2] * np.sin(angles) + x[:, 1::2] * np.cos(angles)
+    return y
+
+
 def overwritten(x, angles):
     y = x.copy()
     a, b = y[:, ::2], y[:, 1::2]
@@ -86,6 +93,7 @@ ANSWERS = {
             halves,
             lambda x, angles: rotate(x, angles=-angles)[0],
             lambda x, angles: rotate(x, angles=angles, layout="halves")[0],
+            with_a_sign_wrong,
             lambda x, angles: x,
         ],
     },
