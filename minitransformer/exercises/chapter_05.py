@@ -58,7 +58,7 @@ def how_far_a_head_sees(answer):
     if given[0] != wanted[0]:
         raise NotYet("The first head: its slope is 2^(−8h/H) with h = 1 and H = 8. When is exp(−λt) below 1/100?")
     if given[1] != wanted[1]:
-        raise NotYet("The last head: h = 8. Its slope is 128 times as flat as that of the first.")
+        raise NotYet("The last head: h = 8, and its slope is 128 times as flat. When is exp(−λt) below 1/100?")
 
 
 @exercise("5.4")
