@@ -117,7 +117,7 @@ def a_rule_of_your_own(answer):
         right = (j <= i) & ((i - j <= 1) | (j == i // 8 * 8))
         found = mask(n)
         if hasattr(found, "mask"):
-            raise NotYet("That is a pattern. Its `.mask` is the boolean array.")
+            raise NotYet("These are the tiles of a pattern. Their `.mask` is the boolean array.")
         found = np.asarray(found)
         if found.shape != right.shape or found.dtype != bool:
             raise NotYet(f"A boolean mask of {right.shape} is wanted, and this is {found.dtype} of {found.shape}.")
