@@ -163,7 +163,7 @@ def one_token_at_a_time(answer):
 def rms_norm_by_hand(answer):
     """RMS norm of X, gamma and eps, and a pullback with dX and dgamma."""
     rng = np.random.default_rng(38)
-    X, gamma, eps = rng.standard_normal((2, 3, 5)) + 0.5, rng.standard_normal(5), 0.1
+    X, gamma, eps = rng.standard_normal((2, 2, 3, 5)) + 0.5, rng.standard_normal(5), 0.1
     Y = value(answer, X, gamma, eps)
     close(Y, rms_norm(X, gamma, eps=eps)[0], "Y is not γ ⊙ x/r. No mean is taken off, and ε stands under the root.")
     derivative(
@@ -172,7 +172,7 @@ def rms_norm_by_hand(answer):
         gamma,
         hint="Y is right, but its gradient is not. x acts directly, and through the r of its row; γ acts in all rows.",
     )
-    alone(lambda X, gamma: answer(X, gamma, eps), Y[0], X[0], gamma)
+    alone(lambda X, gamma: answer(X, gamma, eps), np.asarray(Y)[0, 0], X[0, 0], gamma)
 
 
 @exercise("3.9")

@@ -142,6 +142,7 @@ ANSWERS = {
             lambda X, gamma, eps: rms(X, gamma, eps, through_r=False),
             lambda X, gamma, eps: rms(X, gamma, eps, summed=False),
             rms,  # of three axes alone
+            lambda X, gamma, eps: rms(X, gamma, eps, summed=X.ndim > 2),  # of two and of three
             lambda X, gamma, eps: rms(X, gamma, eps, root=False),
             lambda X, gamma, eps: rms(X - X.mean(-1, keepdims=True), gamma, eps),
         ]
