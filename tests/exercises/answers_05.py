@@ -53,15 +53,19 @@ def sloped(Q, K, slopes, *, t=np.abs, sign=-1.0, dslopes=None, transposed=True):
 
 
 ANSWERS = {
-    "5.1": {"wrong": [[0, 0, 2], [1 / np.sqrt(2), 0, 2 / np.sqrt(2)], [2 / np.sqrt(2), 0, 0], [0, 0, 1], 2]},
+    "5.1": {
+        "right": [0, 0, 1.4],
+        "wrong": [[0, 0, 2], [1 / np.sqrt(2), 0, 2 / np.sqrt(2)], [2 / np.sqrt(2), 0, 0], [0, 0, 1], 2],
+    },
     "5.2": {
+        "right": [[3.5, 0.7], [2.8, 2.1], [2.1, 3.5]],
         "wrong": [
             [[5, 1], [4, 3], [3, 5]],
             np.array([[3, 1], [4, 3], [2, 3]]) / np.sqrt(2),  # no clip
             np.array([[3, 5], [4, 3], [5, 1]]) / np.sqrt(2),  # exchanged
             np.array([[2, 4], [4, 3], [5, 1]]) / np.sqrt(2),
             np.ones((3, 2)),
-        ]
+        ],
     },
     "5.3": {"wrong": [[2, 254], [5, 590], [10, 590], [10, 1178], [10, 10], 10]},
     "5.4": {
