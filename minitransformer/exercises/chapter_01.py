@@ -68,7 +68,7 @@ def room_for_a_factor(answer):
     if abs(given - (1 - room)) < 0.001:
         raise NotYet("That is ρ itself. 1 − ρ is wanted.")
     if 0.004 < abs(given / room - 1) < 0.03:
-        raise NotYet("Nearly: one step too many or too few. At n = 2 it has passed once already.")
+        raise NotYet("Nearly. Give three digits, and count the steps again: at n = 2 it has passed once already.")
     close(answer, room, hint, 0.004)
 
 
