@@ -185,5 +185,5 @@ def the_largest_weight(answer):
             one,
             right,
             f"At n = {n} we find a different number. Take the largest weight of each row, then the mean.",
-            0.07,  # a thousand rows of one set of keys are off by 2 %, one time in three
+            0.07,  # a thousand rows of one set of keys are off by 2 % one time in three; entries of ±1 give 5 % less
         )
