@@ -3,7 +3,7 @@
     C    = RMS(X W_c) γ_c                                   a row for each token, (m, d)
     P_bt = softmax_t ((X W_z)_{bs+t} + β_t)                 for each channel by itself, over the s tokens of block b
     E_b  = RMS(Σ_t P_bt ⊙ (X W_e)_{bs+t}) γ_e               a row for each complete block, (⌊m/s⌋, d)
-    Y_h  = softmax(Q_h [E; C]ᵀ/√d) [E; C] W_o,h             of the last w rows of C, of all complete blocks, and a sink b_h
+    Y_h  = softmax(Q_h [E; C]ᵀ/√d) [E; C] W_o,h             of the last w rows of C, of all complete blocks, and a sink
 
 A row is key and value at once, and all heads share it. So positions have to be undone: where a key is turned by R_j, so is the
 value, and what query i takes from it is turned back, R_{−i} Σ_j A_ij R_j c_j = Σ_j A_ij R_{j−i} c_j, which knows distances only.
@@ -134,7 +134,7 @@ def pooled_attention(
         y_i = Σ_j A_ij c_j + Σ_b A_ib e_b      of the rows j = i − w + 1 … i, and the blocks b with (b + 1) s ≤ i + 1
 
     E        a row for each complete block of the m tokens, as `pool_blocks` makes them
-    sink     b, (H,): a score that takes weight and has no value
+    sink     (H,), a score that takes weight and has no value; None for none
     block    s, tokens in a block
     window   w: a query sees itself and the w − 1 rows before it, whether or not their block is complete
     mask     True where a token is there; a block without any is not seen
