@@ -158,7 +158,12 @@ def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
 
 
 def side_by_side(left: BlockPattern, right: BlockPattern) -> BlockPattern:
-    """The pattern in which the same queries see the keys of `left`, whole tiles of them, and behind these the keys of `right`."""
+    """The pattern in which the same queries see the keys of `left`, whole tiles of them, and behind these the keys of `right`.
+
+    raises   ValueError if the keys of `left` end within a tile
+    """
+    if left.m % TILE:
+        raise ValueError(f"left: {left.m} keys should fill whole tiles of {TILE}")
     (T, before), (starts, starts_right) = (left.starts.shape[1] - 1, left.m // TILE), (left.starts[0], right.starts[0])
     row = np.concatenate([np.repeat(np.arange(T), np.diff(edges)) for edges in (starts, starts_right)])
     order = np.argsort(row, kind="stable")  # of each row, first the tiles of the left one

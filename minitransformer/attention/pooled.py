@@ -81,7 +81,7 @@ def pool_blocks(
     mask     True where a token is there; a block without any gives zeros
     source   DeepSeek-AI 2026 (DeepSeek-V4), equations 20 to 23
     cost     O(m d). Rows behind the last complete block are not used
-    returns  E with ⌊m/s⌋ rows and a pullback: dC, dZ, dbeta = pullback(dE)
+    returns  E, before any norm, with ⌊m/s⌋ rows and a pullback: dC, dZ, dbeta = pullback(dE)
     raises   TypeError for a wrong shape or dtype, ValueError for a beta without rows
     """
     one_dtype(C=C, Z=Z, beta=beta)
@@ -259,7 +259,8 @@ class Pooled(Projected):
     base         of their angles, as in RoPE. So it knows where tokens stand, and needs no other encoding
     source       DeepSeek-AI 2026 (DeepSeek-V4), its heavily compressed attention. There gamma_q is fixed at one, queries come
                  from a latent, and W_o is a product of two
-    cost         O(n (w + n/s) d) for each head, besides the projections. Keeps w + n/s rows for all heads. Always causal
+    cost         O(n (w + n/s) d) for each head, besides the projections. Keeps w + n/s rows for all heads, and two for each
+                 token whose block is not complete. Always causal
     raises       ValueError for a width that is not divisible by the heads, and for an odd number of turned channels
     """
 
@@ -281,6 +282,8 @@ class Pooled(Projected):
     def __post_init__(self) -> None:
         if self.head_width is None:
             refuse_indivisible(self.width, self.heads)
+        if self.d < 2:
+            raise ValueError(f"width, heads: {self.d} channels for each head are too few to be turned in pairs")
         if self._rotary % 2 or not 2 <= self._rotary <= self.d:
             raise ValueError(
                 f"rotary: {self._rotary} should be even, and from 2 to {self.d}: channels are turned in pairs"

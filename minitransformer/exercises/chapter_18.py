@@ -36,6 +36,7 @@ def rows_of_a_pooled_query(answer):
     unless(given[0], block * blocks + window, "A block is one row.", 1e-6)
     close(given[0], blocks + window, "Which blocks are over at 44, and which tokens are in the window?", 1e-6)
     unless(given[1], i + 1 - blocks - window, "A block has something of all its tokens.", 1e-6)
+    unless(given[1], lost - 1, "Places are counted from 0: query 44 is the 45th.", 1e-6)
     close(given[1], lost, "Behind the last complete block, and before the window.", 1e-6)
 
 

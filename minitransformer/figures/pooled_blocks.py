@@ -22,7 +22,7 @@ class PooledBlocks(NamedTuple):
 
 
 def data(n: int = 36, d: int = 8, seed: int = 0) -> PooledBlocks:
-    """Random queries and rows, and blocks that are means; without a sink."""
+    """Random queries and rows, and blocks that are means, made as long as rows; without a sink."""
     Q, C = np.random.default_rng(seed).standard_normal((2, n, d))
     means, _ = pool_blocks(C, np.zeros_like(C), np.zeros((BLOCK, d)))
     E = np.sqrt(BLOCK) * means  # as long as the rows of tokens

@@ -139,6 +139,8 @@ def test_patterns_side_by_side(n, m, count):
     assert (both.n, both.m) == (n, whole + m)
     assert np.array_equal(both.mask, np.concatenate([left.mask, right.mask], -1))
     assert both.pairs == left.pairs + right.pairs
+    with pytest.raises(ValueError, match="keys should fill whole tiles of 64"):
+        side_by_side(block_pattern(n, whole + 1, lambda i, j: i >= j), right)
 
 
 # ------------------------------------------------------------------------------------------------ limiting cases
@@ -281,7 +283,7 @@ def test_the_same_numbers_as_in_transformers(block, window, tier):
         ({"rotary": 3}, "rotary: 3 should be even, and from 2 to 8"),
         ({"rotary": 10}, "rotary: 10 should be even, and from 2 to 8"),
         ({"heads": 5}, "width: 24 is not divisible"),
-        ({"head_width": 1}, "rotary: 2 should be even, and from 2 to 1"),
+        ({"head_width": 1}, "width, heads: 1 channels for each head are too few"),
         ({"base": -1.0}, "base"),
     ],
 )
