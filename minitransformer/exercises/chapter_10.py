@@ -30,7 +30,7 @@ def seven_numbers(answer):
         right,
         "S sums each feature of a key times the key's value, and z the features alone.",
         ([*S, *z, F[0] @ S], "The last number is to be divided by what the query reads from z."),
-        ([6, -2, 6, 2, 0, 2, 7 / 3], "The third feature of 1 is 1/√2."),
+        ([6, -2, 6, 2, 0, 2, 5 / 2], "The third feature of 1 is 1/√2."),
         ([*z, *S, right[-1]], "S comes first, and then z."),
         tolerance=0.002,
     )
