@@ -158,6 +158,8 @@ def chunks_of_sums(answer):
             (cases[1], "Now every token is counted once, but some of them are later than the query."),
             (cases[2], "A query sees its own key, too."),
         )
+    FQ, FK, V = (rng.random((2000, width)) for width in (4, 4, 3))
+    without_a_matrix(2000, answer, FQ, FK, V, 16)
 
 
 @exercise("10.8")

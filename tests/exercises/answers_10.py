@@ -49,6 +49,10 @@ def chunks(first="read", inside=0):
     return answer
 
 
+def in_one_chunk(FQ, FK, V, c):
+    return chunks()(FQ, FK, V, len(FQ))
+
+
 def smoother(share=True, power=3, sign=1, together=True, forward=2, divided=True, share_w=True, axes=None):
     def answer(Q, K, V, w):
         D = ((Q[..., :, None, :] - K[..., None, :, :]) ** 2).sum(-1)
@@ -128,7 +132,14 @@ ANSWERS = {
     },
     "10.7": {
         "right": chunks(),
-        "wrong": [chunks("write"), chunks("write", -1), chunks("read", -1), chunks("read", 99), chunks("never")],
+        "wrong": [
+            chunks("write"),
+            chunks("write", -1),
+            chunks("read", -1),
+            chunks("read", 99),
+            chunks("never"),
+            in_one_chunk,
+        ],
     },
     "10.8": {"wrong": [0.1, 0.2, 0.7, 1.0, 1.5, "0.5"]},
     "10.9": {
