@@ -202,7 +202,7 @@ def a_memory_that_fades_with_a_denominator(answer):
     expect(
         answer(FQ, FK, V, alpha),
         right,
-        "The rows of weights should sum to one, and the older a value, the less it should count.",
+        "Each row of weights should sum to one, and the line of S was right: a value has its whole weight when it comes.",
         (
             memory(V, log_alpha) / memory(ones, never),
             "As printed. Put ones in the place of all values: what is read, and why not 1?",

@@ -34,6 +34,14 @@ def step(turned=False, activated=True, keep="rows"):
     return answer
 
 
+def moving_average(FQ, FK, V, alpha):
+    S, total, said = np.zeros((FK.shape[1], V.shape[1])), np.zeros(FK.shape[1]), []
+    for q, k, v, a in zip(FQ, FK, V, alpha, strict=True):
+        S, total = a * S + (1 - a) * np.outer(k, v), a * total + (1 - a) * k
+        said.append(q @ S / (q @ total))
+    return np.array(said)
+
+
 def fading(S_fades=True, z_fades=True, z=True):
     def answer(FQ, FK, V, alpha):
         S, total, said = np.zeros((FK.shape[1], V.shape[1])), np.zeros(FK.shape[1]), []
@@ -137,7 +145,13 @@ ANSWERS = {
     },
     "11.7": {
         "right": fading(),
-        "wrong": [fading(z_fades=False), fading(S_fades=False, z_fades=False), fading(S_fades=False), fading(z=False)],
+        "wrong": [
+            fading(z_fades=False),
+            fading(S_fades=False, z_fades=False),
+            fading(S_fades=False),
+            fading(z=False),
+            moving_average,
+        ],
     },
     "11.8": {"wrong": ["once", "again", "none", 3]},
     "11.9": {
