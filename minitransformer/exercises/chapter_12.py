@@ -53,9 +53,12 @@ def to_remember(answer):
     rows = np.concatenate([before, X], 1)
     close(answer(before, X, 5), rows[:, 2:], "Rows are the last axis but one, and the newest are at the end.")
     close(answer(None, X, 3), X[:, 1:], "Before the first segment, the memory is None.")
-    close(answer(before, X, 99), rows, "While there are fewer than M rows, all are kept.")
-    close(answer(before, X, 0), rows[:, 7:], "What is rows[-0:], if no row is to be remembered?")
+    for memory, seen in ((before, rows), (None, X)):
+        few = f"With {seen.shape[1]} rows in all and M = {seen.shape[1] + 1}: while there are fewer than M, all are kept."
+        close(answer(memory, X, seen.shape[1] + 1), seen, few)
+        close(answer(memory, X, 0), seen[:, :0], "What is rows[-0:], if no row is to be remembered?")
     alone(answer, rows[0, 2:], before[0], X[0], 5, pullback=False)
+    alone(answer, X[0, 1:], None, X[0], 3, pullback=False)
 
 
 @exercise("12.5")

@@ -31,6 +31,19 @@ def of_three_axes(memory, X, M):
     return rows[:, max(rows.shape[1] - M, 0) :]
 
 
+def nothing_but_at_first(memory, X, M):
+    return X[..., -M:, :] if memory is None else remembers(memory, X, M)
+
+
+def of_three_axes_at_first(memory, X, M):
+    return X[:, max(X.shape[1] - M, 0) :] if memory is None else remembers(memory, X, M)
+
+
+def counted_from_the_end(memory, X, M):
+    rows = X if memory is None else np.concatenate([memory, X], -2)
+    return rows[..., rows.shape[-2] - M :, :]
+
+
 def padded(memory, X, M):
     rows = remembers(memory, X, M)
     return np.pad(rows, ((0, 0), (M - rows.shape[1], 0), (0, 0)))
@@ -135,7 +148,21 @@ ANSWERS = {
     "12.1": {"wrong": [[[2, 0.5], [2, 0.5]], [[3, 0], [3, 0]], [[2, 0], [3, 0]], [2, 3]]},
     "12.2": {"wrong": [7, 3, 5, 20, [3, 8]]},
     "12.3": {"wrong": [1024, 5120, 1707, 512]},
-    "12.4": {"right": remembers, "wrong": [never_empty, only_new, oldest, all_at_first, of_three_axes, padded, 3]},
+    "12.4": {
+        "right": remembers,
+        "wrong": [
+            never_empty,
+            nothing_but_at_first,
+            counted_from_the_end,
+            only_new,
+            oldest,
+            all_at_first,
+            of_three_axes,
+            of_three_axes_at_first,
+            padded,
+            3,
+        ],
+    },
     "12.5": {
         "wrong": [
             with_mask(lambda n, M: np.tri(n, M + n) > 0),
