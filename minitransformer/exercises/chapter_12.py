@@ -65,15 +65,15 @@ def to_remember(answer):
 def a_mask_with_a_memory(answer):
     """Attention of a segment behind a memory: query i sees j ≤ i + M."""
     rng = np.random.default_rng(5)
-    X, memory, W_v = rng.standard_normal((4, 3)), rng.standard_normal((2, 3)), rng.standard_normal((3, 5))
-    W_q, W_k = rng.standard_normal((2, 3, 6))
+    X, memory, W_v = rng.standard_normal((5, 4)), rng.standard_normal((3, 4)), rng.standard_normal((4, 2))
+    W_q, W_k = rng.standard_normal((2, 4, 6))
     rows, wanted, shifted = np.concatenate([memory, X]), [], []
-    for i in range(4):
-        for seen, found in ((rows[: i + 3], wanted), (rows[: i + 1], shifted)):
+    for i in range(5):
+        for seen, found in ((rows[: i + 4], wanted), (rows[: i + 1], shifted)):
             S = seen @ W_k @ (X[i] @ W_q) / np.sqrt(6)
             found.append(np.exp(S) @ seen @ W_v / np.exp(S).sum())
     given = answer(X, memory, W_q, W_k, W_v)
-    unless(given, shifted, "Which rows does the first query see? Print the mask for n = 4 and M = 2.")
+    unless(given, shifted, "Which rows does the first query see? Print the mask for n = 5 and M = 3.")
     close(given, wanted, "All other lines were right. Query i stands in row M + i, and sees itself.")
 
 

@@ -168,6 +168,8 @@ ANSWERS = {
             with_mask(lambda n, M: np.tri(n, M + n) > 0),
             with_mask(lambda n, M: np.tri(n, M + n, M - 1) > 0),
             with_mask(lambda n, M: np.ones((n, M + n), bool)),
+            with_mask(lambda n, M: np.tri(n, M + n, 2) > 0),
+            with_mask(lambda n, M: np.tri(n, M + n, n - M) > 0),
         ]
     },
     "12.6": {"right": busy, "wrong": [mean_of_steps, slowest_of_all, one_worker, lambda owners, mask: mask.mean()]},
