@@ -4,7 +4,7 @@ import numpy as np
 
 from minitransformer.attention.flash import Found, join
 from minitransformer.attention.ring import striped, zigzag
-from minitransformer.exercises.check import NotYet, alone, array_of, close, derivative, exercise, unless, value
+from minitransformer.exercises.check import NotYet, alone, array_of, close, derivative, exercise, expect, unless, value
 from minitransformer.models.transformer_xl import reach
 from minitransformer.models.universal import combine, halting
 
@@ -54,7 +54,9 @@ def to_remember(answer):
     close(answer(before, X, 5), rows[:, 2:], "Rows are the last axis but one, and the newest are at the end.")
     close(answer(None, X, 3), X[:, 1:], "Before the first segment, the memory is None.")
     for memory, seen in ((before, rows), (None, X)):
-        few = f"With {seen.shape[1]} rows in all and M = {seen.shape[1] + 1}: while there are fewer than M, all are kept."
+        few = (
+            f"With {seen.shape[1]} rows in all and M = {seen.shape[1] + 1}: while there are fewer than M, all are kept."
+        )
         close(answer(memory, X, seen.shape[1] + 1), seen, few)
         close(answer(memory, X, 0), seen[:, :0], "What is rows[-0:], if no row is to be remembered?")
     alone(answer, rows[0, 2:], before[0], X[0], 5, pullback=False)
@@ -103,21 +105,30 @@ def busy_workers(answer):
 @exercise("12.7")
 def pages_in_all(answer):
     """Pages of a prompt and b continuations, counted one by one."""
-    for p, b, t, B in ((7, 3, 4, 5), (10, 2, 4, 5), (9, 4, 1, 4), (11, 2, 1, 4), (3, 1, 20, 8)):
+    cases, wanted = ((7, 3, 4, 5), (10, 2, 4, 5), (9, 4, 1, 4), (11, 2, 1, 4), (3, 1, 20, 8)), []
+    for p, b, t, B in cases:
         pages = {(-1, k) for k in range(p // B)}  # the full ones of the prompt
         for text in range(b):
             pages |= {(text, k) for k in range(p // B, -(-(p + t) // B))}
-        given = answer(p, b, t, B)
-        apart = len(pages) + (b - 1) * (p // B)
-        told = f"For p = {p}, b = {b}, t = {t}, B = {B} yours gives {given}."
-        if p >= B and b > 1:
-            unless(given, apart, f"{told} Full pages of the prompt are there once.")
-        if p % B:
-            unless(given, len(pages) + 1, f"{told} One continuation needs no copy of the page that is not full.")
-            unless(
-                given, p // B + 1 + b * -(-t // B), f"{told} A continuation fills the room in the prompt's page first."
-            )
-        close(given, len(pages), f"{told} Which pages are shared by all, and how many more does each text have?")
+        wanted.append(len(pages))
+    given = array_of([answer(*case) for case in cases], (len(cases),), "The function should return one number.")
+    p, b, t, B = cases[(given != wanted).argmax()]  # the first that is wrong
+    told = f"For p = {p}, b = {b}, t = {t}, B = {B} yours gives {answer(p, b, t, B)}."
+    p, b, t, B = np.array(cases).T
+    full, begun, whole = p // B, -(-p // B), -(-(p + t) // B)
+    expect(
+        given,
+        wanted,
+        f"{told} Which pages are shared by all, and how many more does each text have?",
+        (full + b * ((p + t) // B + 1 - full), f"{told} A text that ends where a page ends needs no page more."),
+        (b * whole, f"{told} Full pages of the prompt are there once."),
+        (begun + b * (whole - full), f"{told} One continuation needs no copy of the page that is not full."),
+        (
+            begun + b * (whole - begun),
+            f"{told} Only one text can go on in the page that is not full; what of the others?",
+        ),
+        (begun + b * -(-t // B), f"{told} A continuation fills the room in the prompt's page first."),
+    )
 
 
 @exercise("12.8")

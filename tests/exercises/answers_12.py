@@ -179,6 +179,9 @@ ANSWERS = {
             lambda p, b, t, B: -(-p // B) + b * (-(-(p + t) // B) - p // B),
             lambda p, b, t, B: -(-p // B) + b * -(-t // B),
             lambda p, b, t, B: -(-(p + b * t) // B),  # as if they were one text
+            lambda p, b, t, B: p // B + b * ((p + t) // B + 1 - p // B),
+            lambda p, b, t, B: -(-p // B) + b * (-(-(p + t) // B) - -(-p // B)),
+            lambda p, b, t, B: [p, t],
         ]
     },
     "12.8": {
