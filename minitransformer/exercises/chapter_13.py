@@ -111,11 +111,11 @@ def a_causal_synthesizer(answer):
 
     S = np.maximum(X @ W_1, 0) @ W_2
     given = answer(X, W_1, W_2, W_v)
-    unless(
-        given,
-        np.where(seen, softmax(S[..., :5])[0], 0) @ X @ W_v,
-        "Weights hidden after the softmax leave rows that do not sum to one.",
-    )
+    for A in (softmax(S[..., :5])[0], softmax(S)[0][..., :5]):
+        hidden = np.where(seen, A, 0) @ X @ W_v
+        unless(given, hidden, "Weights hidden after the softmax leave rows that do not sum to one.")
+    zeros = with_logits(np.where(seen, S[..., :5], 0), True)
+    unless(given, zeros, "A logit of 0 hides nothing: e to the power of 0 is 1.")
     unless(given, with_logits(S[..., :5], True), "This is the synthesizer, but it looks ahead.")
     unless(given, with_logits(S[..., :5], seen.T), "The mask is the other way round: i sees j ≤ i.")
     unless(given, with_logits(S[..., -5:], seen), "Column j of the logits belongs to place j, from the first on.")
