@@ -100,7 +100,7 @@ def average_along_edges(answer):
     """The mean of the sources of each destination."""
     rng = np.random.default_rng(5)
     mask = rng.random((6, 6)) < 0.5
-    mask[2] = False
+    mask[[2, 5]] = False  # one of them the last
     i, j = np.nonzero(mask)
     order, X = rng.permutation(len(i)), rng.standard_normal((6, 3))
     number = mask.sum(1, keepdims=True)
