@@ -171,6 +171,11 @@ def largest_neighbour(answer):
     wanted = np.array([X[mask[i]].max(0) for i in range(6)])
     unless(given, np.array([X[mask[:, i]].max(0) for i in range(6)]), "Row i of the mask says whom i sees.")
     unless(given, np.array([X.max(0)] * 6), "Only nodes that i sees may win.")
+    unless(
+        given,
+        np.where(mask[..., None], X, 0).max(1),
+        "Who is not seen takes part with a zero, and wins where all numbers that are seen are negative.",
+    )
     close(given, wanted, "Each channel has a winner of its own.")
     derivative(answer, X, mask, hint="Only the winner gets a gradient, from every node at which it has won.")
 

@@ -155,6 +155,7 @@ ANSWERS = {
             largest(add=False),
             largest(everybody=True),
             one_winner,
+            lambda X, mask: ((mask[..., None] * X).max(1), lambda dY: dY),
         ]
     },
     "14.9": {
