@@ -2,7 +2,17 @@
 
 import numpy as np
 
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value, yes_or_no
+from minitransformer.exercises.check import (
+    NotYet,
+    array_of,
+    close,
+    derivative,
+    exercise,
+    expect,
+    unless,
+    value,
+    yes_or_no,
+)
 from minitransformer.functional import glu
 from minitransformer.related import convolve_with_heads, lightweight_convolution
 
@@ -27,11 +37,15 @@ def a_sharper_picture(answer):
     """Twice the picture, minus its blur."""
     itself, blur = np.zeros((3, 3)), np.outer([1, 2, 1], [1, 2, 1]) / 16
     itself[1, 1] = 1
-    given = array_of(answer, (3, 3), "It is a kernel.")
-    unless(given, itself - blur, "That is what the blur has taken away. The picture itself is to be added.")
-    unless(given, 2 - blur, "The picture itself is not a kernel of ones: that would add up all nine pixels.")
-    unless(given, 2 * itself - 16 * blur, "The weights of a blur sum to one.")
-    close(given, 2 * itself - blur, "Which kernel leaves a picture as it is?")
+    expect(
+        answer,
+        2 * itself - blur,
+        "Which kernel leaves a picture as it is?",
+        (itself - blur, "That is what the blur has taken away. The picture itself is to be added."),
+        (2 - blur, "The picture itself is not a kernel of ones: that would add up all nine pixels."),
+        (2 * itself - 16 * blur, "The weights of a blur sum to one."),
+        tolerance=0.01,
+    )
 
 
 @exercise("15.3")

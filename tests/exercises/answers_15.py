@@ -63,7 +63,10 @@ def toeplitz(back=lambda M: M.T, whole=True, sign=-1):
 
 ANSWERS = {
     "15.1": {"wrong": [[0, 3, -9, -6], [9, 3, -9, -3], [7.5, 3, -9, -6], [7.5, 3, -9]]},
-    "15.2": {"wrong": [ITSELF - BLUR, 2 - BLUR, 2 * ITSELF - 16 * BLUR, BLUR, 1]},
+    "15.2": {
+        "right": [[-0.06, -0.13, -0.06], [-0.13, 1.75, -0.13], [-0.06, -0.13, -0.06]],  # with two decimals
+        "wrong": [ITSELF - BLUR, 2 - BLUR, 2 * ITSELF - 16 * BLUR, 2 * ITSELF - 1 / 9, BLUR, 1],
+    },
     "15.3": {"wrong": [[15, 3], [16, 3], [17, 2], [17, 17], [34, 3], 17]},
     "15.4": {
         "right": [True, True, False, False, True],
