@@ -81,7 +81,15 @@ def where_the_mean_gives_way(answer):
 def one_sweep(answer):
     """One neuron after another takes the lower side."""
     rng = np.random.default_rng(4)
-    for m, d, p, tie in ((5, 12, 3, 0), (9, 11, 2, 0), (4, 10, 4, 0), (27, 7, 4, 0), (1, 3, 2, -1), (1, 3, 2, 1)):
+    for m, d, p, tie in (
+        (5, 12, 3, 0),
+        (9, 11, 2, 0),
+        (4, 10, 4, 0),
+        (27, 7, 4, 0),
+        (12, 16, 2, 0),
+        (1, 3, 2, -1),
+        (1, 3, 2, 1),
+    ):
         X, s = rng.choice([-1.0, 1.0], (m, d)), rng.choice([-1.0, 1.0], d)
         if tie:  # in which a neuron stays at −1, or at 1
             X, s = np.array([[1.0, 1, -1]]), np.full(3, float(tie))
@@ -91,6 +99,10 @@ def one_sweep(answer):
         told = f"With m = {m}, d = {d}, r = {p}: "
         if not np.array_equal(together, wanted):
             unless(given, together, told + "a neuron has to see those before it as they are now, not as they were.")
+        for sweeps in (2, 50):
+            more = dense_recall(X, s, power=p, sweeps=sweeps).states[-1]
+            if not np.array_equal(more, wanted):
+                unless(given, more, told + "this is more than one sweep, in which every neuron has one turn.")
         close(
             given,
             wanted,
