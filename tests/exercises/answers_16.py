@@ -50,6 +50,17 @@ def any_still(Q, K, V, beta, tolerance):
         xi = p @ K
 
 
+def largest_entry(Q, K, V, beta, tolerance):
+    found = []
+    for xi in Q:
+        p, _ = softmax(beta * K @ xi)
+        while np.abs(p @ K - xi).max() >= tolerance:
+            xi = p @ K
+            p, _ = softmax(beta * K @ xi)
+        found.append(p @ V)
+    return np.array(found)
+
+
 def energy(front=0.5, inside=2.0, sign=-1, of_key=1.0, of_query=1.0):
     def function(xi, K):
         p, _ = softmax(inside * xi @ K.T)
@@ -102,7 +113,14 @@ ANSWERS = {
             sweep(power=lambda p: 2),
         ],
     },
-    "16.5": {"wrong": [together, any_still, lambda Q, K, V, beta, tolerance: softmax(beta * Q @ K.T)[0] @ V]},
+    "16.5": {
+        "wrong": [
+            together,
+            any_still,
+            largest_entry,
+            lambda Q, K, V, beta, tolerance: softmax(beta * Q @ K.T)[0] @ V,
+        ]
+    },
     "16.6": {"wrong": [[91, 8], [92, 10], [1, 2], 300]},
     "16.7": {
         "wrong": [
