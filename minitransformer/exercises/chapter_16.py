@@ -1,11 +1,13 @@
 """Exercises of chapter 16, on attention as memory retrieval."""
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
 
 from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value, yes_or_no
 from minitransformer.functional import softmax
+from minitransformer.machine import peak_memory
 from minitransformer.related import classical_recall, dense_recall, hebbian
 
 
@@ -189,3 +191,9 @@ def gradient_of_a_rest(answer):
         K,
         hint="u solves (I − J) u = g, and goes through one update: the keys are its values, and its keys too.",
     )
+    K = np.random.default_rng(8).standard_normal((20, 10))
+    with peak_memory() as peak:
+        _ = answer(K)
+        tracemalloc.reset_peak()
+        if peak() > 300 * K[0].nbytes:
+            raise NotYet("It is right, but something of each update is kept. In (16.7) the last one is enough.")

@@ -95,6 +95,24 @@ def rest(solved=True, values=1.0, keys=1.0, times=300, beta=1):
     return function
 
 
+def unrolled(K):
+    xi, passed = np.ones_like(K[0]), []
+    for _ in range(300):
+        p, _ = softmax(K @ xi)
+        passed.append((xi, p))
+        xi = p @ K
+
+    def pullback(g):
+        dK = np.zeros_like(K)
+        for before, p in reversed(passed):
+            dS = p * (K @ g - p @ (K @ g))
+            dK += np.outer(p, g) + np.outer(dS, before)
+            g = dS @ K
+        return dK
+
+    return xi, pullback
+
+
 ANSWERS = {
     "16.1": {"wrong": [[1, 1, -1, -1], [-1, -1, -1, 1 / 3], [-1, -1, 1, -1 / 3], [-1, -1, 1]]},
     "16.2": {
@@ -132,5 +150,5 @@ ANSWERS = {
             energy(of_query=0.5),
         ]
     },
-    "16.8": {"wrong": [rest(solved=False), rest(values=0), rest(keys=0), rest(times=1), rest(beta=2)]},
+    "16.8": {"wrong": [rest(solved=False), rest(values=0), rest(keys=0), rest(times=1), rest(beta=2), unrolled]},
 }
