@@ -29,6 +29,12 @@ def from_a_matrix(n, rho, b):
     return len(np.unique(i // b * n + j // b))
 
 
+def largest_of_all(Q, K, V):
+    S = Q @ K.T / np.sqrt(Q.shape[1])
+    P = np.exp(S - S.max())
+    return P @ V / P.sum(1, keepdims=True)
+
+
 def merged(w_of=lambda L_1, L_2: 1 / (1 + np.exp(L_2 - L_1)), added=np.logaddexp, of_w=1.0, of_L=1.0):
     def function(Y_1, L_1, Y_2, L_2):
         L = added(L_1, L_2)
@@ -93,6 +99,8 @@ ANSWERS = {
         "wrong": [
             tiles(0),
             tiles(-1000),
+            tiles(-10_000),
+            largest_of_all,
             tiles(shrinks=(True, False)),
             tiles(shrinks=(False, True)),
             tiles(0, most=False),
