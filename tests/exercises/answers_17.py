@@ -64,6 +64,10 @@ def overflowing(L_1, L_2):
     return np.exp(L_1) / (np.exp(L_1) + np.exp(L_2))
 
 
+def overflows_on_the_way_back(Y_1, L_1, Y_2, L_2):
+    return merged()(Y_1, L_1, Y_2, L_2)[0], merged(overflowing)(Y_1, L_1, Y_2, L_2)[1]
+
+
 def without_L(Y_1, L_1, Y_2, L_2):
     (Y, _), pullback = merged()(Y_1, L_1, Y_2, L_2)
     return Y, pullback
@@ -133,6 +137,7 @@ ANSWERS = {
             merged(lambda L_1, L_2: 0 * L_1 + 0.5),
             merged(lambda L_1, L_2: 0 * L_1 + 1),
             lambda Y_1, L_1, Y_2, L_2: ((Y_1 + Y_2, np.logaddexp(L_1, L_2)), lambda d: d),
+            overflows_on_the_way_back,
             merged(of_w=0),
             merged(of_L=0),
             without_L,
