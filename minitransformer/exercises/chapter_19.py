@@ -23,7 +23,7 @@ def gates_of_a_half(answer):
         given[0],
         printed,
         "How many gates u, and how many 1 − u, are multiplied for candidate i, as it is printed?",
-        0.01,
+        0.01 * meant.max() / max(printed),  # 1 % of the largest of the eight
     )
     unless(given[1], meant[::-1], "The first candidate is the oldest: it has been gated most often.", 0.01)
     unless(given[1], C[4, :4, 0], "These are the weights of h₀ and of the first three candidates.", 0.01)

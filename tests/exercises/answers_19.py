@@ -54,7 +54,9 @@ def gradient(draw=lambda rng, shape: rng.standard_normal(shape), directions=np.e
 
 ANSWERS = {
     "19.1": {
+        "right": [[0.06] * 4, [0.06, 0.13, 0.25, 0.5]],  # with two decimals
         "wrong": [
+            [[1 / 20] * 4, [1 / 16, 1 / 8, 1 / 4, 1 / 2]],
             [[1 / 16, 1 / 8, 1 / 4, 1 / 2], [1 / 16] * 4],
             [[1 / 16] * 4, [1 / 2, 1 / 4, 1 / 8, 1 / 16]],
             [[1 / 16] * 4, [1 / 16, 1 / 16, 1 / 8, 1 / 4]],
