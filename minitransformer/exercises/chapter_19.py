@@ -100,13 +100,18 @@ ATTENTIONS = (
     (False, "looks at all of its block of five", attention(blocks(5))),
     (False, "looks at all of its block of two", attention(blocks(2))),
     (False, "looks at all of its block of two, the first token at itself alone", attention(blocks(2, 1))),
+    (
+        False,
+        "divides each weight by the sum of its column, in which there are later queries",
+        lambda Q, K, V: np.tril(np.exp(Q @ K.T)) / np.tril(np.exp(Q @ K.T)).sum(0) @ V,
+    ),
     (True, "is a causal sum without any softmax", lambda Q, K, V: np.tril(Q @ K.T) @ V),
 )
 
 
 @exercise("19.4")
 def hears_nothing_later(answer):
-    """A test of causality, held against eleven layers."""
+    """A test of causality, held against twelve layers."""
     for wanted, name, attend in ATTENTIONS:
         judged(answer(attend), wanted, f"an attention that {name}")
 

@@ -19,6 +19,10 @@ def hears_anything(attend):
     return all(hears((0, 1, 2), slice(k), slice(k, None))(attend) for k in range(1, len(BEFORE[0])))
 
 
+def hears_of_no_later_key(attend):
+    return all(hears((1, 2), slice(k), slice(k, None))(attend) for k in range(1, len(BEFORE[0])))
+
+
 def scale(of=lambda y, d: np.log(y / (1 - y))):
     return lambda attend, d: of(attend(np.eye(1, d), np.eye(2, d), np.array([[1.0], [0]])).item(), d)
 
@@ -85,6 +89,7 @@ ANSWERS = {
             hears((0, 1, 2), slice(None)),
             hears((0, 1, 2), slice(1), slice(1, None)),  # the first row, and no other
             hears((0, 1, 2), slice(2), slice(2, None)),
+            hears_of_no_later_key,
             lambda attend: 1,
         ],
     },
