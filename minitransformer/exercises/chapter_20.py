@@ -197,6 +197,7 @@ def pays_from(answer):
                 given,
                 (n[k] * (n[k + 1] / n[k]) ** half, "Which part of the way is it, if the logarithm of the ratio is straight?"),
                 (n[k] + (n[k + 1] - n[k]) * half, "This line is straight in n and in the ratio, and both should be logarithms."),
+                (n[k] + (n[k + 1] - n[k]) * part, "This line is straight in n, and should be straight in its logarithm."),
                 (n[k + 1], "That is the first length that was run and where it pays; the lines cross before it."),
             )  # fmt: skip
         told = f"For ratios of {', '.join(map(str, ratio))}: "

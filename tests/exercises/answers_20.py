@@ -47,14 +47,14 @@ def last_crossing(n, ratio, logs=np.log):
     return crossing(n, logs(ratio), above[-1]) if len(above) else n[0]
 
 
-def straight(n, ratio):
+def straight(n, ratio, logs=lambda ratio: ratio - 1):
     if ratio[-1] >= 1:
         return np.inf
     above = np.flatnonzero(ratio >= 1)
     if not len(above):
         return n[0]
-    k = above[-1]
-    return n[k] + (n[k + 1] - n[k]) * (ratio[k] - 1) / (ratio[k] - ratio[k + 1])
+    k, y = above[-1], logs(ratio)
+    return n[k] + (n[k + 1] - n[k]) * y[k] / (y[k] - y[k + 1])
 
 
 def factor(name, every=4):
@@ -121,6 +121,7 @@ ANSWERS = {
             first_crossing,
             lambda n, ratio: last_crossing(n, ratio, lambda ratio: ratio - 1),
             straight,
+            lambda n, ratio: straight(n, ratio, np.log),
             lambda n, ratio: last_crossing(n, np.array([*ratio[:-1], 0.1])),
             lambda n, ratio: (
                 n[np.flatnonzero(ratio >= 1)[-1] + 1] if ratio[-1] < 1 <= ratio.max() else last_crossing(n, ratio)
