@@ -81,8 +81,8 @@ def copies_the_token_before(answer):
 def weights_of_many_heads(answer):
     """M of a layer with several heads."""
     rng = np.random.default_rng(5)
-    A, W_v, W_o, X = (rng.standard_normal(s) for s in ((2, 4, 4), (2, 3, 5), (2, 5, 3), (4, 3)))
-    M = array_of(answer(A, W_v, W_o), (12, 12), "M has n D rows and columns, here for n = 4 and D = 3.")
+    A, W_v, W_o, X = (rng.standard_normal(s) for s in ((3, 4, 4), (3, 2, 5), (3, 5, 2), (4, 2)))
+    M = array_of(answer(A, W_v, W_o), (8, 8), "M has n D rows and columns, here for n = 4 and D = 2.")
     maps = W_v @ W_o
     Y = (A @ X @ maps).sum(0)
     unless(

@@ -79,6 +79,7 @@ ANSWERS = {
             heads(lambda a, v, o: np.kron(a, v @ o)),
             heads(lambda a, v, o: np.kron((v @ o).T, a)),
             heads(lambda a, v, o: np.kron(a.T, (v @ o).T)),
+            lambda A, W_v, W_o: heads(lambda a, v, o: np.kron(a, (v @ o).T))(A[:2], W_v[:2], W_o[:2]),
             lambda A, W_v, W_o: np.kron(A.sum(0), (W_v @ W_o).sum(0).T),
             lambda A, W_v, W_o: np.einsum("hij,hcd->ijdc", A, W_v @ W_o),  # with four axes
         ]
