@@ -33,6 +33,9 @@ def two_parts_of_four_keys(answer):
         wanted.append([w.sum(), w @ v[keys]])
     given = array_of(answer, (3, 2), "Two numbers for each part, and for the whole.")
     raw = [[np.exp(s[k]).sum(), np.exp(s[k]) @ v[k]] for k in (slice(0, 2), slice(2, 4))]
+    for place in (slice(0, 2), slice(2, 3)):
+        averages = [[t, u / t] for t, u in wanted[place]]
+        unless(given[place], averages, "u is not yet divided by t: it is the sum of the weighted values.", 0.01)
     unless(given[:2], raw, "The largest score of the part is subtracted before the exponential.", 0.01)
     close(given[:2], wanted[:2], "In a part, the key with the largest score has the weight 1.", 0.01)
     unless(
