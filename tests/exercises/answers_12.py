@@ -74,6 +74,11 @@ def mean_of_steps(owners, mask):
     return (pairs.mean(1) / pairs.max(1)).mean()
 
 
+def weighted_mean_of_steps(owners, mask):
+    pairs = counted(owners, mask)
+    return np.average(pairs.mean(1) / pairs.max(1), weights=pairs.max(1))
+
+
 def slowest_of_all(owners, mask):
     pairs = counted(owners, mask)
     return pairs.mean() / pairs.max()
@@ -172,7 +177,16 @@ ANSWERS = {
             with_mask(lambda n, M: np.tri(n, M + n, n - M) > 0),
         ]
     },
-    "12.6": {"right": busy, "wrong": [mean_of_steps, slowest_of_all, one_worker, lambda owners, mask: mask.mean()]},
+    "12.6": {
+        "right": busy,
+        "wrong": [
+            mean_of_steps,
+            weighted_mean_of_steps,
+            slowest_of_all,
+            one_worker,
+            lambda owners, mask: mask.mean(),
+        ],
+    },
     "12.7": {
         "wrong": [
             lambda p, b, t, B: b * -(-(p + t) // B),
