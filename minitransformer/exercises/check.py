@@ -297,22 +297,36 @@ def derivative(function: Callable[..., Any], *args: Any, hint: str, **options: A
 
 
 def _in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which is given float64 and whose results are cast back: to keep float32 is no part of an exercise."""
+    """The function, which is given float64 and whose results are cast back, and arrays where they are lists of rows.
+
+    To keep float32 is no part of an exercise.
+    """
 
     @functools.wraps(function, updated=())
     def wide(*args: Any) -> tuple[Any, Callable[[Tree], Tree]]:
-        kind = next(a.dtype for a in tree_leaves(args) if _is_float(a))
+        kind, *others = (a.dtype for a in tree_leaves(args) if _is_float(a))
         Y, back = with_pullback(function, *_cast(args, np.float64))
+        Y = _gathered(Y, type(Y) is tuple)
         if any(_is_float(y) and y.dtype.itemsize < 8 for y in tree_leaves(Y)):
             raise NotYet("The value is rounded, to float32 or less, and small differences of it are lost. Where?")
 
         def pullback(dY: Tree) -> Tree:
             found = back(_cast(dY, np.float64))
-            return _cast(tuple(found) if isinstance(found, list) else found, kind)
+            return _cast(_gathered(found, bool(others)), kind)
 
         return _cast(Y, kind), pullback
 
     return wide
+
+
+def _gathered(found: Any, several: bool = False) -> Any:
+    """The array of the rows that a loop has collected in a list, or of several such lists the arrays."""
+    if several and type(found) in (tuple, list):
+        return tuple(map(_gathered, found))
+    try:
+        return np.asarray(found, float) if type(found) is list else found
+    except (TypeError, ValueError):  # a list of a matrix and a vector, say
+        return found
 
 
 def _is_float(leaf: Any) -> bool:

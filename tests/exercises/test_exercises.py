@@ -304,6 +304,16 @@ def test_a_gradient_need_not_keep_float32():
         derivative(lambda X: (np.sin(X), np.cos), np.random.default_rng(0).standard_normal((2, 3)), hint="A hint.")
 
 
+def test_a_loop_may_collect_rows_in_lists():
+    """Of a value that is compared this has always been right."""
+    X, w = np.random.default_rng(0).standard_normal((3, 4)), np.random.default_rng(1).standard_normal(4)
+    derivative(lambda X: ([*np.sin(X)], lambda dY: (dY * np.cos(X)).tolist()), X, hint="")
+    derivative(lambda X, w: ((X * w).tolist(), lambda dY: [[*(dY * w)], [*(dY * X).sum(0)]]), X, w, hint="")
+    derivative(lambda X: (([*X], X.sum()), lambda d: [*(d[0] + d[1])]), X, hint="")
+    with pytest.raises(NotYet, match="the pullback says"):
+        derivative(lambda X: ([*np.sin(X)], lambda dY: [*dY]), X, hint="")
+
+
 def test_parts_of_checkers():
     close([1.0, 2], [1, 2], "")
     for given in ([1, 2.1], [[1, 2]], "two", [1, np.nan], None):
