@@ -314,6 +314,17 @@ def test_a_loop_may_collect_rows_in_lists():
         derivative(lambda X: ([*np.sin(X)], lambda dY: [*dY]), X, hint="")
 
 
+def test_rows_that_are_kept_in_a_list_come_back_as_an_array():
+    right = answers()["11.6"]["right"]
+
+    def answer(x, before, theta):
+        assert before.shape == (len(theta) - 1, len(x))
+        y, kept = right(x, before, theta)
+        return y, kept.tolist()
+
+    assert hint_for("11.6", answer) is None
+
+
 def test_parts_of_checkers():
     close([1.0, 2], [1, 2], "")
     for given in ([1, 2.1], [[1, 2]], "two", [1, np.nan], None):
