@@ -130,7 +130,8 @@ def a_mask_with_closed_gates(answer):
                 np.prod(alpha[a:b]) for a, b in ((j + 1, i + 1), (j, i + 1), (j, i))
             )
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = real(answer(np.log(alpha)))
+        given = answer(np.log(alpha))
+    found = real(given)
     if np.isnan(found).any():
         raise NotYet(
             "There are NaNs: −∞ − (−∞) is not a number. Which logarithms have to be summed for the pair (i, j)?"
@@ -147,7 +148,8 @@ def a_mask_with_closed_gates(answer):
         (right + np.triu(np.ones((7, 7)), 1), "Above the diagonal is the future, and it is 0."),
     )
     hint = "Right to six digits, and no further: beside a very large number a sum of logarithms loses its last digits."
-    close(found, right, hint, 1e-10)
+    if np.asarray(given).dtype != np.float32:  # which has no more digits
+        close(found, right, hint, 1e-10)
 
 
 @exercise("11.6")
