@@ -134,7 +134,7 @@ def a_mask_with_closed_gates(answer):
     found = real(given)
     if np.isnan(found).any():
         raise NotYet(
-            "There are NaNs: −∞ − (−∞) is not a number. Which logarithms have to be summed for the pair (i, j)?"
+            "There are NaNs: neither −∞ − (−∞) nor 0/0 is a number. Which gates are multiplied for the pair (i, j)?"
         )
     if np.isinf(found).any():
         raise NotYet("There are infinities. An entry of L is a product of gates, from 0 to 1, and not its logarithm.")
