@@ -164,12 +164,14 @@ def tiles_of_a_window(answer):
         blocks = -(-n // b)
         padded = np.zeros((blocks * b, blocks * b), bool)
         padded[:n, :n] = seen
-        wanted = padded.reshape(blocks, b, blocks, b).any((1, 3)).sum()
+        rows = padded.reshape(blocks, b, blocks, b).any((1, 3)).sum(1)  # tiles of each row
+        wanted = rows.sum()
         given = answer(n, rho, b)
         told = f"For n = {n}, ρ = {rho}, b = {b} yours gives {given}. "
         mistakes = {
             blocks**2: "That is all tiles.",
             blocks * (blocks + 1) // 2: "That is all tiles up to the diagonal, however far back.",
+            rows[: n // b].sum(): "The last tiles of a text are made, too, if they are not full.",
             blocks * (-(-rho // b) + 1): "The first rows of tiles have fewer: there is nothing before the text.",
         }
         for mistake, hint in mistakes.items():

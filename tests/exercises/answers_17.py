@@ -122,6 +122,7 @@ ANSWERS = {
             lambda n, rho, b: -(-n // b) * (-(-n // b) + 1) // 2,
             lambda n, rho, b: -(-n // b) * (-(-rho // b) + 1),
             lambda n, rho, b: counted(n, rho, b, 1),
+            lambda n, rho, b: counted(n // b * b, rho, b),
             from_a_matrix,
             lambda n, rho, b: sum(min(rho + 1, i + 1) for i in range(n)) // b**2,
         ],
