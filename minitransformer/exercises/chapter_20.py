@@ -26,6 +26,7 @@ def where_lines_cross(answer):
         ([2, 20, 2], "The third grows faster than n, so it catches up later than the first does."),
         ([2**0.5, 20**0.5, 2**0.5], "Dense attention has its square already: divide both times by x."),
         ([2048, 20480, 4096], "Lengths in 1k are wanted."),
+        ([2000, 20000, 4000], "Lengths in 1k are wanted."),
         tolerance=0.01,
     )  # fmt: skip
 

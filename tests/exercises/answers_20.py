@@ -66,7 +66,7 @@ FACTORS = [factor("delta"), factor("lightweight-convolution")]
 RATIOS = np.array([found.ratio(found.rows[name], 65536, BOTH) for name in ("delta", "lightweight-convolution")])
 
 ANSWERS = {
-    "20.1": {"wrong": [[2, 20, 2], [2**0.5, 20**0.5, 2**0.5], [2048, 20480, 4096], [2, 20]]},
+    "20.1": {"wrong": [[2, 20, 2], [2**0.5, 20**0.5, 2**0.5], [2048, 20480, 4096], [2000, 20000, 4000], [2, 20]]},
     "20.2": {"wrong": [[0.625, 0.25], [-0.125, 0.5], [0.375, 0.5], [(0.625 + 2.7 / 2.9) / 2, 0.625], [1.25, 0.5]]},
     "20.3": {
         "wrong": [
