@@ -147,7 +147,7 @@ def nothing_to_begin_with(answer):
         close(given, wanted, "No NaN, and yet it is not attention: subtracting the largest score has to be exact.")
     K[:, 0] /= 1000
     Q[:, 0] *= -1
-    for near in (10, 4):  # all keys, and then the first four alone
+    for near in (10, 4, 3):  # all keys, the first tile alone, and three of its four keys
         K[near:, 0] = 0
         close(answer(Q, K, V), dot_product_attention(Q, K, V)[0], "Scores near +1,000 were right before.")
     Q[::2, 0] *= -1  # the largest scores of every other query are near 0

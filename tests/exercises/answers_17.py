@@ -3,12 +3,12 @@
 import numpy as np
 
 
-def tiles(first=-np.inf, shrinks=(True, True), most=True, clip=np.inf, cap=np.inf, largest=np.maximum):
+def tiles(first=-np.inf, shrinks=(True, True), most=True, clip=np.inf, cap=np.inf, largest=np.maximum, of=np.max):
     def function(Q, K, V):
         Q, top, total, y = Q / np.sqrt(Q.shape[1]), first, 0, 0
         for j in range(0, len(K), 4):
             S = np.clip(Q @ K[j : j + 4].T, -clip, clip)
-            new = np.minimum(largest(top, S.max(1, keepdims=True)), cap) if most else 0
+            new = np.minimum(largest(top, of(S, 1, keepdims=True)), cap) if most else 0
             P, shrink = np.exp(S - new), np.exp(top - new)
             total = (shrink if shrinks[0] else 1) * total + P.sum(1, keepdims=True)
             top, y = new, (shrink if shrinks[1] else 1) * y + P @ V[j : j + 4]
@@ -113,6 +113,7 @@ ANSWERS = {
             tiles(0, clip=700),
             tiles(cap=0),
             tiles(largest=lambda top, new: new),  # of the tile alone
+            tiles(of=np.min),
         ]
     },
     "17.7": {
