@@ -112,6 +112,7 @@ def a_sink_of_any_size(answer):
         (0.5, -1000.0, "scores near −1,000"),
         (1000.0, 1000.0, "scores near 1,000 and b = 1,000"),
         (-1000.0, np.array([[-1000.0], [0], [1000]]), "scores near ±1,000 and b = −1,000"),
+        (0.5, np.array([-1000.0, 0, 1000, 0, -1000]), "scores near 0 and ±1,000 in each row"),
     ):
         found = real(answer(S + shift, b))
         if not np.isfinite(found).all():

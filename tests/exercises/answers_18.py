@@ -5,9 +5,9 @@ import numpy as np
 from minitransformer.functional import softmax
 
 
-def sink(top, divide=True):
+def sink(top, divide=True, of=np.max):
     def function(S, b):
-        most = top(S.max(-1, keepdims=True), b)
+        most = top(of(S, -1, keepdims=True), b)
         e = np.exp(S - most)
         return e / (np.exp(b - most if divide else b) + e.sum(-1, keepdims=True))
 
@@ -79,6 +79,7 @@ ANSWERS = {
             sink(lambda top, b: np.maximum(abs(top), b)),
             lambda S, b: sink(np.maximum)(S, np.minimum(b, 700)),
             sink(lambda top, b: np.maximum(top.max(), b)),  # of all rows
+            sink(np.maximum, of=np.min),
             lambda S, b: softmax(S)[0],
         ]
     },
