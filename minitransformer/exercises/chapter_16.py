@@ -171,6 +171,8 @@ def slope_of_an_energy(answer):
     unless(given, -np.log(total) + half, "The logarithm is divided by β.")
     unless(given, np.log(total) / 2 + half, "The sign: a query that is like a key lies low.")
     unless(given, -np.log(np.exp(xi @ K.T).sum(1)) / 2 + half, "β is in the exponent, too.")
+    unless(given, -np.log(total) / 2, "Half of the square of ξ is missing.")
+    unless(given, -np.log(total) / 2 + 2 * half, "Of the square of ξ it is half.")
     close(given, -np.log(total) / 2 + half, "One number for each query: the logarithm is of the sum over the keys.")
     derivative(answer, xi, K, hint="β in the exponent and 1/β in front cancel; a key hears from all queries.")
 

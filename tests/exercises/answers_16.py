@@ -61,7 +61,7 @@ def largest_entry(Q, K, V, beta, tolerance):
     return np.array(found)
 
 
-def energy(front=0.5, inside=2.0, sign=-1, of_key=1.0, of_query=1.0):
+def energy(front=0.5, inside=2.0, sign=-1, of_key=1.0, of_query=1.0, square=0.5):
     def function(xi, K):
         p, _ = softmax(inside * xi @ K.T)
         total = np.exp(inside * xi @ K.T).sum(1)
@@ -69,7 +69,7 @@ def energy(front=0.5, inside=2.0, sign=-1, of_key=1.0, of_query=1.0):
         def pullback(dE):
             return dE[:, None] * (xi - of_query * p @ K), -of_key * (dE[:, None] * p).T @ xi
 
-        return sign * front * np.log(total) + (xi * xi).sum(1) / 2, pullback
+        return sign * front * np.log(total) + square * (xi * xi).sum(1), pullback
 
     return function
 
@@ -145,6 +145,8 @@ ANSWERS = {
             energy(front=1),
             energy(sign=1),
             energy(inside=1),
+            energy(square=0),
+            energy(square=1),
             over_the_queries,
             energy(of_key=2),
             energy(of_query=0.5),
