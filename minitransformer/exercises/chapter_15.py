@@ -27,9 +27,7 @@ def heads_without_a_frame(answer):
         "A head can't say nothing: where its neighbour is missing it takes the mean.",
     )
     ends = np.convolve(np.pad(text, 1, "edge"), kernel, "valid")
-    unless(
-        answer, ends, "A head whose neighbour is missing does not take the token beside the gap, but the mean.", 1e-3
-    )
+    unless(answer, ends, "A head whose neighbour is missing takes the mean, not the token at the end once more.", 1e-3)
     around = np.roll(text, 1) - 2 * text + np.roll(text, -1)
     unless(answer, around, "The text is not a ring: the last token has nobody after it.")
     wanted = convolve_with_heads(text[:, None], kernel, (4,))[:, 0]

@@ -104,7 +104,7 @@ def one_sweep(answer):
         for sweeps in (2, 50):
             more = dense_recall(X, s, power=p, sweeps=sweeps).states[-1]
             if not np.array_equal(more, wanted):
-                unless(given, more, told + "this is more than one sweep, in which every neuron has one turn.")
+                unless(given, more, told + "this is more than one sweep. In one, every neuron has one turn.")
         close(
             given,
             wanted,
@@ -172,7 +172,7 @@ def slope_of_an_energy(answer):
     unless(given, np.log(total) / 2 + half, "The sign: a query that is like a key lies low.")
     unless(given, -np.log(np.exp(xi @ K.T).sum(1)) / 2 + half, "β is in the exponent, too.")
     unless(given, -np.log(total) / 2, "Half of the square of ξ is missing.")
-    unless(given, -np.log(total) / 2 + 2 * half, "Of the square of ξ it is half.")
+    unless(given, -np.log(total) / 2 + 2 * half, "Half of the square of ξ is added, not all of it.")
     close(given, -np.log(total) / 2 + half, "One number for each query: the logarithm is of the sum over the keys.")
     derivative(answer, xi, K, hint="β in the exponent and 1/β in front cancel; a key hears from all queries.")
 
