@@ -58,7 +58,8 @@ def to_remember(answer):
             f"With {seen.shape[1]} rows in all and M = {seen.shape[1] + 1}: while there are fewer than M, all are kept."
         )
         close(answer(memory, X, seen.shape[1] + 1), seen, few)
-        close(answer(memory, X, 0), seen[:, :0], "What is rows[-0:], if no row is to be remembered?")
+    for memory in (before[:, :0], None):
+        close(answer(memory, X, 0), X[:, :0], "What is rows[-0:], if no row is to be remembered?")
     alone(answer, rows[0, 2:], before[0], X[0], 5, pullback=False)
     alone(answer, X[0, 1:], None, X[0], 3, pullback=False)
 

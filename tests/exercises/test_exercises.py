@@ -325,6 +325,16 @@ def test_rows_that_are_kept_in_a_list_come_back_as_an_array():
     assert hint_for("11.6", answer) is None
 
 
+def test_a_memory_has_at_most_the_rows_that_it_may_have():
+    right = answers()["12.4"]["right"]
+
+    def answer(memory, X, M):
+        assert memory is None or memory.shape[-2] <= M
+        return right(memory, X, M)
+
+    assert hint_for("12.4", answer) is None
+
+
 def test_parts_of_checkers():
     close([1.0, 2], [1, 2], "")
     for given in ([1, 2.1], [[1, 2]], "two", [1, np.nan], None):
