@@ -169,7 +169,7 @@ def taps_while_writing(answer):
             expect(
                 row,
                 whole[t],
-                f"With {taps} taps, row {t}: the taps are multiplied by the rows in their order, the oldest first, and x last.",
+                f"With τ = {taps}, row {t}: the taps are multiplied by the rows in their order, the oldest first, and x last.",
                 (raw[t], "Swish is missing: x σ(x) of what comes out."),
                 (silu(turned[t])[0], "The taps are in the other order: the last is that of x itself."),
             )
@@ -178,7 +178,7 @@ def taps_while_writing(answer):
                 kept = right
             if kept.shape != right.shape:
                 raise NotYet(
-                    f"With {taps} taps {taps - 1} rows are kept, (τ − 1, d) = {right.shape}, and these are {kept.shape}."
+                    f"With τ = {taps}, what is kept has the shape (τ − 1, d) = {right.shape}, and not {kept.shape}."
                 )
             expect(
                 kept,
