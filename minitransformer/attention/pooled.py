@@ -35,7 +35,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear, rms_norm
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.marks import DecodingState
-from minitransformer.positions.rope import RoPE, RotatePullback, rotate
+from minitransformer.positions.rope import RoPE, RotatePullback
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import PositiveNumber, so_many
 from minitransformer.typing import Array, Bool, Float, checked
@@ -222,13 +222,13 @@ class PooledPullback(AroundAttention):
     c: Heads
     blocks: BlocksPullback
     attention: PooledAttentionPullback
-    turned_back: RotatePullback
+    turn: RotatePullback
     o: LinearPullback
     heads: int
 
     def __call__(self, dY: Array) -> tuple[PooledParams, Array]:
         dheads, dW_o = self.o(dY)
-        dQ, dC, dE, dsink = self.attention(self.turned_back(split_heads(dheads, self.heads)))
+        dQ, dC, dE, dsink = self.attention(self.turn(split_heads(dheads, self.heads)))
         dX_q, dW_q, _, dgamma_q = self.q(dQ)
         dX_c, dW_c, _, dgamma_c = self.c(dC[..., None, :, :])
         dX_e, *dblocks = self.blocks(dE)
@@ -332,9 +332,9 @@ class Pooled(Projected):
         Y, attention = pooled_attention(
             Q, C[..., 0, :, :], E, params.sink, block=self.block, window=self.window, mask=seen
         )
-        Y, turned_back = self._turned_back(Y, 0)
-        Y, o = linear(merge_heads(Y), params.W_o)
-        return Y, PooledPullback(q, c, BlocksPullback(e, z, *blocks), attention, turned_back, o, self.heads)
+        back, turn = self._turns(slice(0, X.shape[-2]), X.dtype)
+        Y, o = linear(merge_heads(back(Y)), params.W_o)
+        return Y, PooledPullback(q, c, BlocksPullback(e, z, *blocks), attention, turn, o, self.heads)
 
     def _rows(self, X: Array, W: Array, gamma: Array, heads: int) -> tuple[Array, Heads]:
         """RMS(X W) γ in heads, turned."""
@@ -349,16 +349,14 @@ class Pooled(Projected):
         """The rows of complete blocks, of which the first begins at position `first`: pooled, normed and turned."""
         E, pooling = pool_blocks(rows, Z, params.beta, mask=seen)
         E, norm = rms_norm(E, params.gamma_e)
-        angles, _ = self.rotate.angles(first + E.shape[-2] * self.block)
-        E, turn = rotate(E, angles=angles[first :: self.block])
-        return E, (pooling, norm, turn)
+        back, turn = self._turns(slice(first, first + E.shape[-2] * self.block, self.block), E.dtype)
+        return turn(E), (pooling, norm, back)
 
-    def _turned_back(self, Y: Array, first: int) -> tuple[Array, RotatePullback]:
-        """Row i turned by the opposite of its own angle; the gradient is turned forward."""
-        last = first + Y.shape[-2]
-        cos, sin = (table[first:last] for table in self.rotate.table(last, Y.dtype))
+    def _turns(self, places: slice, dtype: np.dtype) -> tuple[RotatePullback, RotatePullback]:
+        """Turns of rows at these places, by the opposites of their angles and by these: each is the gradient of the other."""
+        cos, sin = (table[places] for table in self.rotate.table(places.stop, dtype))
         layout = self.rotate.layout
-        return RotatePullback(cos, sin, layout)(Y), RotatePullback(cos, -sin, layout)
+        return RotatePullback(cos, sin, layout), RotatePullback(cos, -sin, layout)
 
     def projections(self, params: PooledParams) -> list[Projection]:
         """The queries and the row of a token, normed and turned; what a block is pooled from, and by which weights."""
@@ -400,7 +398,8 @@ class Pooled(Projected):
             near = np.concatenate([state.recent.keys, C], -2)[..., 0, :, :]
             E = blocks.keys[..., 0, :, :]
             Y, _ = _attend(Q, near, E, params.sink, self.block, self.window, first + n)
-        return self._turned_back(Y, first)[0], PooledState(recent, blocks, rows, Z, first + n)
+        back, _ = self._turns(slice(first, first + n), Y.dtype)
+        return back(Y), PooledState(recent, blocks, rows, Z, first + n)
 
     def _must_fit(self, state: PooledState) -> None:
         """Raise ValueError unless all parts of a state are of the same tokens."""
