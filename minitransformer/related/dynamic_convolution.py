@@ -354,7 +354,7 @@ class Convolution(Projected):
 
 @frozen
 class LightweightConvolution(Convolution):
-    """Each head takes an average of the tokens around, by weights for the offsets that it has learned once.
+    """Each head takes a weighted sum of the tokens around, by weights for the offsets that it has learned once.
 
         C = σ(X U₁ + b₁) ⊙ (X U₂ + b₂),   Y = lightweight_convolution(C, S) W_o + b_o
 
@@ -375,7 +375,7 @@ class LightweightConvolution(Convolution):
 
 @frozen
 class DynamicConvolution(Convolution):
-    """Each token takes an average of those around it, by weights for the offsets that it decides on by itself.
+    """Each token takes a weighted sum of those around it, by weights for the offsets that it decides on by itself.
 
         C = σ(X U₁ + b₁) ⊙ (X U₂ + b₂),   Y = dynamic_convolution(C, W) W_o + b_o
 

@@ -229,7 +229,7 @@ class RoutingCorePullback(Pullback):
 
 @frozen
 class Routing(Core):
-    """Each centroid calls together the queries and keys nearest to it, and moves towards those that come nearest to it.
+    """Each centroid calls together the queries and keys nearest to it, and moves towards those nearer to it than to others.
 
     heads, d, longest   filled in by the model; d is at least 3
     clusters            centroids of each head
