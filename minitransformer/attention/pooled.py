@@ -32,7 +32,7 @@ from minitransformer.attention.multi_head import Heads, merge_heads, split_heads
 from minitransformer.attention.projected import Projected, Projection
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
-from minitransformer.functional import LinearPullback, linear, rms_norm
+from minitransformer.functional import LinearPullback, linear, rms_norm, softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.marks import DecodingState
 from minitransformer.positions.rope import RoPE, RotatePullback
@@ -94,13 +94,8 @@ def pool_blocks(
         return X[..., : count * s, :].reshape(*batch, count, s, d)
 
     seen = None if mask is None else in_blocks(np.broadcast_to(mask[..., None], C.shape))
-    logits, rows = in_blocks(Z) + beta, where_seen(seen, in_blocks(C))
-    if seen is not None:
-        logits = np.where(seen, logits, logits.dtype.type(-np.inf))
-    top = logits.max(-2, keepdims=True)
-    P = np.exp(logits - np.where(top == -np.inf, top.dtype.type(0), top))
-    total = P.sum(-2, keepdims=True)
-    P /= np.where(total == 0, total.dtype.type(1), total)
+    rows = where_seen(seen, in_blocks(C))
+    P = softmax((in_blocks(Z) + beta).mT, mask=None if seen is None else seen.mT)[0].mT
     E = (P * rows).sum(-2)
     return E, PoolPullback(P, rows, E, m)
 
