@@ -55,20 +55,22 @@ def part_looked_up(written, away):
 
 
 @compiled
-def between_meetings(q, dq, k, dk, looked_up, met, nothing, Y, queue):
+def between_meetings(q, dq, k, dk, looked_up, met, nothing, sums, Y, queue):
     """Y_t = dln α_t = Σ (q_i ⊙ dq_i − k_i ⊙ dk_i) over i from t to the next meeting, plus what met there; a task for each head.
 
     met          Σ_v S ⊙ G, (B, blocks + 1, channels): before the first position, and behind each block; the last may be short
     looked_up    −b of the delta rule, (B, n, channels), else (B, 0, 0). Then dk is y of scan.py, and becomes y − b
-    Y            holds α before. (B, n, channels), or (B, n, 1) for one gate that serves all channels
     nothing      where α is less than this, Y is 0, since α ⟨S, G⟩ nearly is: what rounding leaves may meet a large ln α next
+    sums         room for those of a block, (B, BLOCK + 1, channels or 1)
+    Y            holds α before. (B, n, channels), or (B, n, 1) for one gate that serves all channels
 
     By how much the sum misses what met before the block, it has lost by rounding, a little at each position.
     """
     n, gates = Y.shape[1], Y.shape[2]
-    total, missed = np.empty((BLOCK + 1, gates), Y.dtype), np.empty(gates, Y.dtype)
-    q, dq, k, dk, looked_up, met, Y, total = borrowed((q, dq, k, dk, looked_up, met, Y, total))
+    missed = np.empty(gates, Y.dtype)
+    q, dq, k, dk, looked_up, met, sums, Y = borrowed((q, dq, k, dk, looked_up, met, sums, Y))
     for h in claimed(queue, len(Y)):
+        total = sums[h]
         for block in range(met.shape[1] - 1):
             start, stop = block * BLOCK, min((block + 1) * BLOCK, n)
             behind, before, last = met[h, block + 1], met[h, block], stop - start
@@ -121,5 +123,6 @@ def log_decay_gradient(
     """dln α, (B, n, 1 or r), written over `decay`; of the delta rule dk becomes the gradient of its keys."""
     looked_up = nothing(len(q), 3, q.dtype) if looked_up is None else looked_up
     tasks = len(q) if q.size > SMALL else 1
-    in_parallel(tasks, between_meetings, q, dq, k, dk, looked_up, met, np.finfo(q.dtype).eps, decay)
+    sums = np.empty((len(q), BLOCK + 1, decay.shape[2]), decay.dtype)
+    in_parallel(tasks, between_meetings, q, dq, k, dk, looked_up, met, np.finfo(q.dtype).eps, sums, decay)
     return decay

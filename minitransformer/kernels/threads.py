@@ -121,7 +121,8 @@ def take(typingctx, flags, i, before):
 
 @intrinsic
 def borrowed(typingctx, arguments):
-    """The same tuple (or array) without reference counts. The caller of a loop keeps its arrays alive until the loop returns.
+    """The same tuple (or array) without reference counts. The caller of a loop keeps its arrays alive until the loop returns;
+    what the loop has made itself nobody keeps, so it can't be borrowed: it would be freed at once.
 
     Otherwise each part of an array that a loop takes, X[h, t], is counted up and down: two instructions that lock a line of the
     cache, 20 cycles each if no other core wants that line, and all of them do.
