@@ -262,10 +262,10 @@ def _outcomes(client: Any, work: Any, trials: list[Any], alone: bool) -> Iterato
     """Each trial with its result and machine, or with its exception, in the order in which they end."""
     from distributed import as_completed
 
-    if alone:  # one after the other, always on the same worker
-        worker = next(iter(client.scheduler_info(n_workers=-1)["workers"]))
+    if alone:  # one after the other, on the same worker as long as it lives
+        on_one = {"workers": list(client.scheduler_info(n_workers=-1)["workers"])[:1], "allow_other_workers": True}
         for trial in trials:
-            yield trial, _ended(client.submit(on_this_core, work, trial, True, workers=[worker], pure=False))
+            yield trial, _ended(client.submit(on_this_core, work, trial, True, pure=False, **on_one))
         return
     jobs = {client.submit(on_this_core, work, trial, pure=False): trial for trial in trials}
     for job in as_completed(jobs):

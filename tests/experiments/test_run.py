@@ -167,8 +167,9 @@ def test_a_failed_trial_is_named_and_the_others_are_kept(tmp_path, go):
     assert os.listdir(tmp_path / "records") == ["dice.json"]
 
 
-def test_a_worker_that_dies_costs_nothing_but_its_trial(go, cluster):
-    record = read(go(work=dies_once), Trial)
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_worker_that_dies_costs_nothing_but_its_trial(go, cluster, alone):
+    record = read(go(work=dies_once, alone=alone), Trial)
     assert [result["seed"] for result in record.results] == [0, 1, 2, 3]
     assert go.runs() == 1  # the note "died"
     with distributed.Client(cluster) as client, suppress(TimeoutError):
