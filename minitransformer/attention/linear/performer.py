@@ -5,8 +5,8 @@
 
 Numbers must not overflow, and what prevents it must not leak later keys to a query. A factor of all features of one query
 cancels, so a query's are divided by their sum. Of keys, only a factor that all of them have would cancel; the authors' code takes
-their largest exponent, which is known when the last key is. But nothing has to be subtracted: an exponent of a key is at most
-‖w‖²/2, whatever the key. So features of keys are what their definition says, and the state of a decoder is never rescaled.
+it from their largest ⟨w, y⟩, which is known when the last key is. But nothing has to be subtracted: an exponent of a key is at
+most ‖w‖²/2, whatever the key. So features of keys are what their definition says, and the state of a decoder is never rescaled.
 
 What is too small for a float becomes 0, though: a query that sees none but very long keys, in float32 with entries of deviation
 5 or more, gets zeros.
@@ -71,8 +71,8 @@ def performer_attention(
     kind      of the features: "positive", "hyperbolic" or "trigonometric", which approximate exp(⟨q, k⟩/√d), or "relu", which
               is attention of another kind
     causal    query i sees keys j ≤ i only; the queries are the last n of the m positions
-    source    Lecture notes, Performer; Aalto (10), (11); Choromanski et al. 2021. Their code subtracts the largest exponent of
-              all keys and adds an ε, so that later keys change earlier outputs a little
+    source    Lecture notes, Performer; Aalto (10), (11); Choromanski et al. 2021. Their code subtracts the largest ⟨w, y⟩ of
+              all keys and adds an ε, so that later keys change earlier outputs
     cost      O((n + m) rows (d + dv)) time, O((n + m) rows) memory. Can be causal
     returns   Y and a pullback: dQ, dK, dV = pullback(dY), without a gradient for W
     raises    TypeError for a wrong shape or dtype, ValueError for a W of other heads

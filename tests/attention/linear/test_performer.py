@@ -201,10 +201,11 @@ def test_later_keys_change_no_bit_however_large_they_are(kind, tier, rng):
 
 
 def published(Q, K, V, W, eps):
-    """As the authors' code does it: from the keys' exponents the largest of all is subtracted, then ε is added."""
+    """As the authors' code does it: from the keys' exponents their largest ⟨w, y⟩ is subtracted, then ε is added."""
     x, y = Q / D**0.25, K / D**0.25
-    u, v = x @ W.T, y @ W.T - (y**2).sum(-1, keepdims=True) / 2
-    FQ, FK = np.exp(u - u.max(-1, keepdims=True)) + eps, np.exp(v - v.max()) + eps
+    u, v = x @ W.T, y @ W.T
+    FQ = np.exp(u - (x**2).sum(-1, keepdims=True) / 2 - u.max(-1, keepdims=True)) + eps
+    FK = np.exp(v - (y**2).sum(-1, keepdims=True) / 2 - v.max()) + eps
     return kernel_attention(FQ, FK, V, causal=True)[0]
 
 
