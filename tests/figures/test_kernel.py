@@ -114,8 +114,10 @@ def test_trigonometric_features_are_best_at_small_angles_and_worst_at_large_ones
     assert (hyperbolic <= positive / np.sqrt(2)).all()
     assert trigonometric[0] == 0
     assert abs(positive[-1]) < 1e-6
-    crossing = variance.angles[(trigonometric > hyperbolic).argmax()]
-    assert 89 <= crossing <= 92
+    assert trigonometric[90] == pytest.approx(hyperbolic[90], rel=1e-12), "equally good at a right angle"
+    assert (trigonometric < hyperbolic)[:90].all()
+    assert (trigonometric > hyperbolic)[91:].all()
+    assert (trigonometric > positive).argmax() == 105
 
 
 def test_a_kind_of_features_has_one_look_in_all_figures(variance, error):
