@@ -108,7 +108,7 @@ def a_sum_that_stands_still(answer):
         "This number is the last odd one that is exact. The next can still be reached.",
         1e-4,
     )
-    unless(answer, [65504, 2.0**127], "That is where numbers end. A sum stands still long before.", 0.01)
+    unless(answer, [65504, 2.0**128 - 2.0**120], "That is where numbers end. A sum stands still long before.", 0.01)
     close(answer, wanted, "How far apart are neighbours of a number with so many digits? When is 1 half of that?", 1e-4)
 
 
