@@ -45,7 +45,7 @@ def four_times_the_keys(answer):
     """By how much L grows."""
     unless(answer, 4, "The sum grows fourfold. L is its logarithm.", 0.01)
     unless(answer, 2, "The logarithm here is that of base e.", 0.01)
-    unless(answer, np.log(256), "That is where the curve goes, nearly. By how much did it move?", 0.01)
+    unless(answer, np.log(256), "That is the logarithm of how many keys there are. By how much has it grown?", 0.01)
     close(answer, np.log(256 / 64), "What becomes of the sum of exponentials, and what of its logarithm?", 0.05)
 
 
