@@ -6,6 +6,7 @@ import pytest
 from minitransformer import experiments
 from minitransformer.attention import dot_product_attention
 from minitransformer.figures import hopfield_capacity, hopfield_heads, hopfield_retrieval, hopfield_temperature
+from minitransformer.functional import softmax
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,12 @@ def test_between_them_one_step_knows_more_than_the_end(warm):
     assert warm.last_right[warm.betas == 32].min() < 0.99
     k = hopfield_temperature.BETAS.index(hopfield_temperature.PICTURES[2])
     assert 1.5 < warm.last_use[k].mean() < 5, "means of a few"
+    shown, patterns = hopfield_temperature.SHOWN, hopfield_retrieval.stored()
+    assert shown % 10 == 2
+    for beta, digit in zip(hopfield_temperature.PICTURES[1:3], (9, 2), strict=True):
+        end = warm.states[hopfield_temperature.BETAS.index(beta), shown]
+        p, _ = softmax(beta * patterns @ end)
+        assert np.bincount(np.arange(30) % 10, p)[digit] > 0.6, "the second picture is of nines, the third of twos"
     hopfield_temperature.draw(warm)
 
 
