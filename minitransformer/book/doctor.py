@@ -86,14 +86,12 @@ def _numba() -> Iterator[Finding]:
 
 
 def _cache() -> Finding:
-    """Compiled loops are kept in NUMBA_CACHE_DIR, or beside their source, or else in the home directory."""
+    """Compiled loops are kept in NUMBA_CACHE_DIR, beside their source, at home, or else in a folder for temporary files."""
     place = kept_in()
     if place is None:
         return Finding(
             "compiled loops", "not kept", "make room, or set NUMBA_CACHE_DIR to a folder that can be written"
         )
-    if "NUMBA_CACHE_DIR" in os.environ:
-        return Finding("compiled loops", "kept in NUMBA_CACHE_DIR")
     return Finding("compiled loops", "kept beside their source" if place.name == "__pycache__" else f"kept in {place}")
 
 
