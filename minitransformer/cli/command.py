@@ -181,8 +181,9 @@ def show_equations(args: argparse.Namespace) -> int:
         print("\n".join(problems) if problems else f"{len(equations.load())} rows, no gap.")
         return bool(problems)
     if args.readme:
-        root = book.repository()
-        files.write(root / "README.md", equations.readme(root))
+        path, text = book.repository() / "README.md", equations.readme(book.repository())
+        if path.read_text(encoding="utf-8") != text:  # else nothing needs to be writable
+            files.write(path, text)
         return 0
     rows = equations.load()
     print(equations.markdown(rows) if args.markdown else equations.table(rows))
