@@ -92,9 +92,11 @@ def test_make_installs_again_what_was_uninstalled(root, tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
-def test_make_finds_python_and_its_packages_whatever_another_project_has_set(root):
+def test_make_finds_python_and_its_packages_whatever_another_project_has_set(root, tmp_path):
     said = 'said:\n\t@echo "found=$(FOUND) path=$$PYTHONPATH home=$$PYTHONHOME"\n'
-    env = os.environ | {"PYTHONPATH": "elsewhere", "PYTHONHOME": "elsewhere"}
-    command = ["make", "-f", "Makefile", "-f", "-", f"PYTHON={sys.executable}", "--no-print-directory", "said"]
+    (tmp_path / "its-name").symlink_to(sys.executable)  # the path of this one may have spaces
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    env = os.environ | {"PATH": path, "PYTHONPATH": "elsewhere", "PYTHONHOME": "elsewhere"}
+    command = ["make", "-f", "Makefile", "-f", "-", "PYTHON=its-name", "--no-print-directory", "said"]
     done = subprocess.run(command, cwd=root, env=env, input=said, check=True, capture_output=True, text=True)
-    assert done.stdout == f"found={sys.executable} path= home=\n"
+    assert done.stdout == "found=its-name path= home=\n"
