@@ -26,6 +26,7 @@ from tests.pieces import in_pieces
 
 STORED = Path(__file__).parent / "data" / "pooled.json"
 B, H, M, D, S, W = 2, 3, 11, 4, 3, 4
+HIDES = np.array([[1, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1], [0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0]], bool)
 
 
 def rows(seed, *shapes):
@@ -94,16 +95,21 @@ def blocks_of(C, block=S):
     return pool_blocks(C, np.zeros_like(C), np.zeros((block, C.shape[-1])))[0]
 
 
+@pytest.mark.parametrize("mask", [None, HIDES], ids=["all", "some"])
 @pytest.mark.parametrize("n", [M, 4])
-def test_attention_against_loops(n, tier):
-    """Which rows a query sees, and that they are keys and values: entry by entry, for the last n of the positions."""
+def test_attention_against_loops(n, mask, tier):
+    """Which rows a query sees, and that they are keys and values: entry by entry, for the last n of the positions.
+
+    Of what a mask hides, a block is seen as long as one of its tokens is there.
+    """
     Q, C, sink = rows(6, (B, H, n, D), (B, M, D), (H,))
-    E = blocks_of(C)
-    Y, _ = pooled_attention(Q, C, E, sink, block=S, window=W)
+    E, there = blocks_of(C), np.ones((B, M), bool) if mask is None else mask
+    Y, _ = pooled_attention(Q, C, E, sink, block=S, window=W, mask=mask)
     for b, h, t in np.ndindex(B, H, n):
         i = M - n + t
-        seen = [C[b, j] for j in range(max(i - W + 1, 0), i + 1)]
-        seen += [E[b, k] for k in range(M // S) if all(k * S + place <= i for place in range(S))]
+        seen = [C[b, j] for j in range(max(i - W + 1, 0), i + 1) if there[b, j]]
+        complete = (k for k in range(M // S) if all(k * S + place <= i for place in range(S)))
+        seen += [E[b, k] for k in complete if any(there[b, k * S + place] for place in range(S))]
         weights = [math.exp(sum(Q[b, h, t, c] * row[c] for c in range(D)) / math.sqrt(D)) for row in seen]
         total = sum(weights) + math.exp(sink[h])
         for c in range(D):
@@ -152,9 +158,9 @@ def some(layer, seed=10):
 
 def test_without_a_complete_block_it_is_attention_in_a_window_to_keys_that_are_values():
     """One group of heads, keys and values of one matrix, turned; the values turned as well, and what they sum to turned back."""
-    layer = Pooled(24, 3, block=50, window=W, rotary=4)
+    layer = Pooled(24, 3, block=50, window=W, rotary=4, base=500.0)
     params, (X,) = some(layer), rows(11, (B, 12, 24))
-    rope = RoPE(8, part=4)
+    rope = RoPE(8, 500.0, part=4)
     Q, _ = rms_norm((X @ params.W_q).reshape(B, 12, 3, 8).swapaxes(1, 2), params.gamma_q)
     C, _ = rms_norm(X @ params.W_c, params.gamma_c)
     Q, C = (rope.turn(rows, length=12)[0] for rows in (Q, C))
@@ -197,6 +203,18 @@ def test_a_block_is_seen_when_it_is_complete_and_not_before():
         assert differs.tolist() == [i == t or i >= end for i in range(12)]
 
 
+def test_what_a_mask_hides_reaches_nothing_wherever_it_stands(tier):
+    """In front and in the middle of a block too, where it has a part in what later tokens see, unless it is left out."""
+    layer = Pooled(24, 3, block=S, window=W)
+    params, (X, dY) = some(layer), rows(22, (B, M, 24), (B, M, 24))
+    there, other = HIDES[..., None], X.copy()
+    other[~HIDES] += 1
+    Y, pullback = layer(params, X, mask=HIDES[:, None, None, :])
+    Z, _ = layer(params, other, mask=HIDES[:, None, None, :])
+    assert np.array_equal(np.where(there, Y, 0), np.where(there, Z, 0))
+    assert (pullback(np.where(there, dY, 0))[1][~HIDES] == 0).all()
+
+
 # --------------------------------------------------------------------------------------------- as a layer, decoding
 
 LAYERS = {
@@ -206,6 +224,18 @@ LAYERS = {
     "one token a block": Pooled(24, 3, block=1, window=2),
 }
 layers = pytest.mark.parametrize("name", LAYERS)
+
+
+@pytest.mark.parametrize(("head_width", "turned"), [(2, 2), (3, 2), (6, 2), (8, 4), (None, 4)])
+def test_what_nobody_chooses(head_width, turned):
+    """Half of the channels are turned, in whole pairs; gains are one, β and sinks zero."""
+    layer = Pooled(24, 3, head_width=head_width)
+    assert layer.rotate.part == turned
+    params = layer.init(np.random.default_rng(0))
+    for gain in (params.gamma_q, params.gamma_c, params.gamma_e):
+        assert (gain == 1).all()
+    assert not params.beta.any()
+    assert not params.sink.any()
 
 
 @layers
@@ -234,6 +264,7 @@ def test_a_long_text_leaves_a_row_for_each_block_behind():
     assert state.recent.keys.shape == (1, 15, 8)
     assert state.blocks.values.size == state.recent.values.size == 0
     assert state.E.shape == state.Z.shape == (0, 8)
+    assert state.E.base is state.Z.base is None, "a view would hold the rows of all 200 tokens"
 
 
 def test_two_ways_to_go_on_from_one_state_do_not_meet():
@@ -305,6 +336,8 @@ def test_what_does_not_fit_is_refused():
         pooled_attention(Q, C, E, block=S, window=0)
     with pytest.raises(TypeError, match="one dtype"):
         pooled_attention(Q, C, E.astype(np.float32), **sizes)
+    with pytest.raises(TypeError, match="E, sink: should have one dtype"):
+        pooled_attention(Q, C, E, sink.astype(np.float32), **sizes)
     with pytest.raises(TypeError, match="mask"):
         pooled_attention(Q, C, E, **sizes, mask=np.ones((B, M + 1), bool))
     with pytest.raises(ValueError, match="beta: should have a row"):
@@ -319,6 +352,10 @@ def test_what_does_not_fit_is_refused():
     _, state = layer.step(some(layer), np.zeros((2, 5, 24)))
     with pytest.raises(ValueError, match="state: blocks and rows of 5 tokens do not belong to 6 tokens"):
         layer.step(some(layer), np.zeros((2, 1, 24)), state._replace(length=6))
+    _, longer = layer.step(some(layer), np.zeros((2, 1, 24)), state)
+    for other in (state._replace(recent=longer.recent), state._replace(Z=state.Z[:, :1])):
+        with pytest.raises(ValueError, match="state: blocks and rows of 5 tokens do not belong to 5 tokens"):
+            layer.step(some(layer), np.zeros((2, 1, 24)), other)
 
 
 def test_float32_stays():
