@@ -135,12 +135,13 @@ def test_gradient_beyond_a_tile(tier):
     check_pullback(lambda *a: pooled_attention(*a, block=2, window=70), Q, C, blocks_of(C, 2), entries=8)
 
 
+@pytest.mark.parametrize("radius", [9, 150])
 @pytest.mark.parametrize(("n", "m", "count"), [(5, 5, 0), (70, 130, 3), (130, 130, 64), (64, 70, 100), (1, 300, 130)])
-def test_patterns_side_by_side(n, m, count):
-    """The columns of one, and behind them the columns of the other."""
+def test_patterns_side_by_side(n, m, count, radius):
+    """The columns of one, and behind them the columns of the other, which may have tiles without a mask."""
     whole = -(-count // TILE) * TILE
     left = block_pattern(n, whole, lambda i, j: (j < count) & ((i * j) % 7 < 3))
-    right = Window(9)(n, m, causal=True)
+    right = Window(radius)(n, m, causal=True)
     both = side_by_side(left, right)
     assert (both.n, both.m) == (n, whole + m)
     assert np.array_equal(both.mask, np.concatenate([left.mask, right.mask], -1))
@@ -228,9 +229,10 @@ layers = pytest.mark.parametrize("name", LAYERS)
 
 @pytest.mark.parametrize(("head_width", "turned"), [(2, 2), (3, 2), (6, 2), (8, 4), (None, 4)])
 def test_what_nobody_chooses(head_width, turned):
-    """Half of the channels are turned, in whole pairs; gains are one, β and sinks zero."""
+    """Half of the channels are turned, in whole pairs; gains are one, β and sinks zero. A width that is given needs no D/H."""
     layer = Pooled(24, 3, head_width=head_width)
     assert layer.rotate.part == turned
+    assert Pooled(24, 5, head_width=8).d == 8
     params = layer.init(np.random.default_rng(0))
     for gain in (params.gamma_q, params.gamma_c, params.gamma_e):
         assert (gain == 1).all()
