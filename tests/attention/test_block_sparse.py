@@ -99,7 +99,7 @@ def test_any_boolean_matrix_is_a_pattern():
 
 @pytest.mark.parametrize(("first", "n", "count", "step", "front"), [
     (0, 300, 75, 4, 0), (100, 130, 58, 4, 1), (0, 5, 3, 2, 1), (7, 64, 10, 100, 0), (0, 0, 0, 3, 1), (0, 200, 200, 1, 0),
-    (63, 129, 21, 9, 2),
+    (63, 129, 21, 9, 2), (63, 100, 163, 1, 0),
 ])  # fmt: skip
 def test_complete_blocks_pair_by_pair(first, n, count, step, front):
     """Tiles that no query of theirs sees are not in the list, and few masks are at the edge."""
@@ -108,6 +108,7 @@ def test_complete_blocks_pair_by_pair(first, n, count, step, front):
     np.testing.assert_array_equal(pattern.mask, want.reshape(n, front + count))
     tiles = sum(want[t : t + 64, k : k + 64].any() for t in range(0, n, 64) for k in range(0, front + count, 64))
     assert len(pattern.tiles) == tiles
+    assert not pattern.masks.all((1, 2)).any(), "where every pair counts there is no mask"
     assert pattern.n == n
     assert pattern.m == front + count
 
@@ -153,9 +154,11 @@ BROKEN = {
         good.starts[:, ::-1],
         good.starts.astype(float),
         np.concatenate([good.starts, good.starts]),
+        np.array([[1, *good.starts[0, 1:]]]),  # nobody has the first tile
+        np.array([[0, 2, 2, 2, 2], [5, 5, 8, 8, 10]]),  # nor those between two heads
     ],
     "tiles": [good.tiles + 1, good.tiles - 1, good.tiles[::-1], good.tiles[:-1], good.tiles * 0],
-    "which": [good.which - 2, good.which + len(good.masks), good.which[:-1]],
+    "which": [good.which - 2, np.full_like(good.which, len(good.masks)), good.which[:-1]],
     "masks": [good.masks[:, :63], good.masks.astype(int), good.masks[0]],
 }
 
@@ -204,7 +207,7 @@ def test_patterns_that_can_t_be_joined():
     two = one_pattern([window(70, 3), window(70, 5)])
     with pytest.raises(ValueError, match="one list each"):
         one_pattern([two, two])
-    Q, K, V, _ = random_inputs(3, (3,), 70, 70, 4, 3)
+    Q, K, V, _ = random_inputs(3, (2, 3), 70, 70, 4, 3)  # two samples of three heads
     with pytest.raises(ValueError, match="lists for 2 heads"):
         block_sparse_attention(Q, K, V, two)
 
