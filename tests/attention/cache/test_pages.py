@@ -87,6 +87,52 @@ def test_two_threads_go_on_from_one_state(state):
                 assert (after.values[..., -40:, :] == one).all()
 
 
+STATES = {
+    "one buffer": KeysValues.of,
+    "pages": lambda K, V: Paged.of(K, V, 32),
+    "the last ones": lambda K, V: Recent.of(K, V, Kept(0, 30)),
+}
+each_state = pytest.mark.parametrize("of", STATES.values(), ids=STATES)
+
+
+@each_state
+def test_who_goes_on_from_an_older_state_takes_no_room_of_a_newer_one(of):
+    """From 4 to 5 to 7; then from 4 in another way, and from 5: what that one writes stands in no row of the first three."""
+    _, K, V = arrays(20)
+    first = of(K[..., :4, :], V[..., :4, :])
+    second = first.extended(K[..., 4:5, :], V[..., 4:5, :])
+    third = second.extended(K[..., 5:7, :], V[..., 5:7, :])
+    for state, n in ((first, 8), (second, 10)):
+        longer = state.extended(K[..., n : n + 1, :], V[..., n : n + 1, :])
+        np.testing.assert_array_equal(longer.values[..., -1, :], V[..., n, :])
+    for state, n in ((first, 4), (second, 5), (third, 7)):
+        np.testing.assert_array_equal(state.keys, K[..., :n, :])
+        np.testing.assert_array_equal(state.values, V[..., :n, :])
+
+
+@each_state
+@pytest.mark.parametrize("name", ["K", "V"])
+def test_what_can_not_be_written_is_copied(of, name):
+    """One of two arrays may have been mapped from a file, say."""
+    _, K, V = arrays(9)
+    state = of(K[..., :4, :], V[..., :4, :])
+    getattr(state.pages[0] if isinstance(state, Paged) else state, name).flags.writeable = False
+    longer = state.extended(K[..., 4:, :], V[..., 4:, :])
+    np.testing.assert_array_equal(longer.keys, K)
+    np.testing.assert_array_equal(longer.values, V)
+
+
+def test_a_buffer_is_copied_once_for_each_doubling():
+    """2,000 tokens one by one: fewer than twice as many rows are copied in all."""
+    _, K, V = arrays(2000)
+    state, copied = KeysValues.of(K[..., :1, :], V[..., :1, :]), 0
+    for t in range(1, 2000):
+        before, state = state, state.extended(K[..., t : t + 1, :], V[..., t : t + 1, :])
+        copied += before.length if state.K is not before.K else 0
+    assert 0 < copied < 4000
+    np.testing.assert_array_equal(state.keys, K)
+
+
 def test_nothing_is_copied_where_a_page_is_full():
     """Two continuations of ten positions in pages of five share both pages."""
     _, K, V = arrays(12)
@@ -121,6 +167,10 @@ def test_what_does_not_fit_is_refused():
     for other in (K[:1], K[:, :1], K[..., :2], K.astype(np.float32)):
         with pytest.raises(ValueError, match=r"state: .* can't follow float64 \(3, 2, 4, 4\)"):
             state.extended(other, V)
+    for own in (state, KeysValues.of(K, V), Recent.of(K, V, Kept(0, 9))):
+        for other in (V[:1], V[:, :1], V[..., :2], V.astype(np.float32)):
+            with pytest.raises(ValueError, match=r"state: .* can't follow float64 \(3, 2, \d+, 3\)"):
+                own.extended(K, other)
     for own in (state, KeysValues.of(K, V), Recent.of(K, V, Kept(0, 9))):
         with pytest.raises(ValueError, match="V: 6 values for 3 keys"):
             own.extended(K[..., :3, :], V)
