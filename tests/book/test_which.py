@@ -87,6 +87,15 @@ def test_a_kind_without_rows_in_the_record_says_so(monkeypatch):
     assert NOT_YET in line
 
 
+def test_times_are_written_in_what_suits_them():
+    assert [which._time(seconds) for seconds in (12.34, 1.0, 0.0567, 0.0001234)] == [
+        "12.3 s",
+        "1.0 s",
+        "56.7 ms",
+        "0.123 ms",
+    ]
+
+
 class Ticks:
     """A clock by which nothing takes time but what is said to."""
 

@@ -16,7 +16,8 @@ from minitransformer.measurements.position_scores import (
     varies_along_diagonals,
     with_some_parameters,
 )
-from minitransformer.positions import ALiBi, NoParams, NoPositions
+from minitransformer.positions import ALiBi, NoParams, NoPositions, RoPE
+from minitransformer.positions.rope_scaling import YaRN
 
 PLACES = ("added sinusoids (8)", "TUPE (9)")
 
@@ -26,15 +27,20 @@ def d():
     return same_word.data().scores
 
 
-@pytest.mark.parametrize("name", ENCODINGS)
+OTHERS = {"RoPE in halves, YaRN": RoPE(same_word.WIDTH, layout="halves", scaling=YaRN(4.0, 8))}
+
+
+@pytest.mark.parametrize("name", ENCODINGS | OTHERS)
 def test_the_scores_are_those_of_the_attention_itself(name):
-    encoding, rng = ENCODINGS[name], np.random.default_rng(3)
+    encoding, rng = (ENCODINGS | OTHERS)[name], np.random.default_rng(3)
     heads = getattr(encoding, "heads", 1)
     Q, K, V = rng.standard_normal((3, 2, heads, 9, same_word.WIDTH))
     params = with_some_parameters(encoding, rng)
     with mt.backend("numpy"):
         _, pullback = attend(encoding, params, Q, K, V)
-    np.testing.assert_allclose(softmax(scores_of(encoding, params, Q, K))[0], pullback.A, atol=1e-12)
+    S = scores_of(encoding, params, Q, K)
+    np.testing.assert_allclose(softmax(S)[0], pullback.A, atol=1e-12)
+    np.testing.assert_allclose(scores_of(encoding, params, Q[..., -4:, :], K), S[..., -4:, :], atol=1e-12)
 
 
 def test_all_but_three_are_functions_of_the_offset(d):

@@ -46,6 +46,7 @@ def test_the_error_is_what_is_predicted(zero_mean):
         assert len(errors) == 20
         assert np.mean(errors) == pytest.approx(low_rank.predicted_error(P, w, k), rel=0.3)
     assert low_rank.predicted_error(P, w, 64) == pytest.approx(low_rank.predicted_error(P, w, 16) / 2)
+    assert low_rank.predicted_error(np.array([[3.0, 4]]), np.array([1.0, 0]), 4) == pytest.approx(5 * 1 / 2 / 3)
 
 
 def test_two_sides():

@@ -89,6 +89,12 @@ def test_orthogonal_directions_vary_less_and_no_more_than_the_bound(pair, m):
     assert bound_orthogonal(*pair, m) < variance_positive(*pair, m)
 
 
+def test_the_bound_by_hand():
+    """x of length one in the plane, y = 0, two directions: SM is 1, ‖z‖² too, and m (d + 2) is 8."""
+    bound = (math.e - 1) / 2 - 2 / 8 * (1 - math.exp(-0.5)) ** 2
+    assert bound_orthogonal(np.array([1.0, 0]), np.zeros(2), 2) == pytest.approx(bound)
+
+
 def test_one_orthogonal_direction_is_an_independent_one(pair):
     assert bound_orthogonal(*pair, 1) == variance_positive(*pair, 1)
 

@@ -57,6 +57,15 @@ def test_pages_in_any_order_are_the_contiguous_cache(n, heads):
     np.testing.assert_allclose(paged_attention(Q[..., -n:, :], state, order=[1, 2, 3]), without, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("options", [{"scale": 0.3}, {"cap": 1.5}, {"sink": np.array([0.5, -1.0])}], ids=str)
+def test_options_are_those_of_attention(options):
+    Q, K, V = arrays(18)
+    state, given = Paged.of(K, V, 5), {**options}
+    with mt.backend("numpy"):
+        want, _ = dot_product_attention(Q[..., -3:, :], K, V, None, given.pop("sink", None), causal=True, **given)
+    np.testing.assert_allclose(paged_attention(Q[..., -3:, :], state, **options), want, rtol=0, atol=1e-14)
+
+
 def test_a_fork_leaves_its_parent():
     """Three go on from one text of seven, in pages of five: the first in the half-full page, the others in copies of it."""
     _, K, V = arrays(20)
@@ -141,6 +150,10 @@ def test_nothing_is_copied_where_a_page_is_full():
     assert block_tables(a, b) == [[0, 1, 2], [0, 1, 3]]
     again = a.extended(K[..., 11:12, :], V[..., 11:12, :])
     assert block_tables(a, again) == [[0, 1, 2], [0, 1, 2]], "who is alone goes on in place"
+    parent = Paged.of(K[..., :7, :], V[..., :7, :], 12)
+    a, b = (parent.extended(K[..., k:9, :], V[..., k:9, :]) for k in (8, 7))
+    again = b.extended(K[..., 9:10, :], V[..., 9:10, :])
+    assert block_tables(a, b, again) == [[0], [1], [1]], "so does the second, once it has a copy"
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rope", "t5", "shaw"])
@@ -185,6 +198,11 @@ def test_what_does_not_fit_is_refused():
     for order in ([0, 0, 1], [0, 2], [-1]):
         with pytest.raises(ValueError, match="should name each of 2 pages once at most"):
             paged_attention(Q, state, order=order)
+    first, second = state.pages
+    for page in (second._replace(K=second.K[:, :1]), second._replace(V=second.V[..., :1, :]), second._replace(V=V[:1])):
+        for pages in ((first, page), (page, page)):
+            with pytest.raises(ValueError, match=r"state: pages should be \(…, heads, 4, d\)"):
+                paged_attention(Q, state._replace(pages=pages))
     with pytest.raises(ValueError, match="page: Window has a cache of its own"):
         SoftmaxAttention(Window(3), page=4)
     with pytest.raises(ValueError, match="page: 0 should be at least 1"):
