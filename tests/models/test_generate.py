@@ -108,11 +108,12 @@ def test_distribution_of_a_batch_and_of_float32():
             assert np.array_equal(P[index], next_token_distribution(logits[index], **options))
 
 
-@pytest.mark.parametrize("temperature", [1e-8, 1e-3, 1e6])
+@pytest.mark.parametrize("temperature", [1e-46, 1e-8, 1e-3, 1e6])
 def test_extreme_temperatures(temperature):
     """Near zero: the most probable token. Very high: all the same. Never NaN, however large the logits."""
-    P = next_token_distribution(1000 * LOGITS, temperature=temperature)
-    assert np.allclose(P, [0, 1, 0, 0] if temperature < 1 else 0.25, atol=1e-3)
+    for dtype in (np.float32, np.float64):
+        P = next_token_distribution((1000 * LOGITS).astype(dtype), temperature=temperature)
+        assert np.allclose(P, [0, 1, 0, 0] if temperature < 1 else 0.25, atol=1e-3)
 
 
 def test_forbidden_tokens():
@@ -255,6 +256,19 @@ def test_loops_go_on_by_themselves_and_write_the_same(options, temperature, dtyp
 
 
 @needs_numba
+@pytest.mark.parametrize("context", [12, 33])
+def test_loops_stop_where_the_context_ends(context):
+    """There the second half of it is read again, as without them."""
+    model = LanguageModel(vocabulary=7, context=context, width=16, depth=2, heads=4, ffn="relu")
+    params = random_like(model.init(seeded(), np.float64), seeded(1))
+    found = []
+    for tier in ("numpy", "numba"):
+        with backend(tier):
+            found.append(generate(model, params, PROMPT, 80, temperature=2.0, rng=seeded(2)).tolist())
+    assert found[0] == found[1]
+
+
+@needs_numba
 @pytest.mark.parametrize("attention", ["softmax", "gated-delta:taps=3", "linear"])
 def test_one_thread_or_two_write_the_same(attention):
     """A model with so many weights that the loops take a second thread."""
@@ -267,6 +281,16 @@ def test_one_thread_or_two_write_the_same(attention):
             with threads.limit(count):
                 written += [generate(model, params, PROMPT, 60, rng=seeded(seed)).tolist() for seed in range(3)]
     assert written[:3] == written[3:]
+
+
+@needs_numba
+def test_where_the_loops_can_not_write_no_draw_is_lost():
+    """They know no GELU of float64, which they find out when the numbers are drawn: the generator is put back."""
+    model = LanguageModel(vocabulary=7, context=48, width=16, depth=2, heads=4, ffn="gelu")
+    params = random_like(model.init(seeded(), np.float64), seeded(1))
+    expected = token_by_token(model, params, PROMPT, 20, seeded(2), temperature=3.0)
+    with backend("numba"):
+        assert generate(model, params, PROMPT, 20, temperature=3.0, rng=seeded(2)).tolist() == expected
 
 
 class Backwards(LanguageModel):
@@ -319,8 +343,9 @@ def test_a_model_that_diverges_while_it_writes(attention):
     model = LanguageModel(vocabulary=7, context=64, width=8, depth=1, heads=2, attention=attention, outputs="own")
     params = model.init(seeded(), np.float64)
     params.E[5] = np.nan
-    with backend("numba"), pytest.raises(ValueError, match="logits: the largest is not finite; has training diverged"):
-        generate(model, params, PROMPT, 60, temperature=100.0, rng=seeded())
+    for prompt, steps in ((PROMPT, 60), (np.array([5]), 1)):
+        with backend("numba"), pytest.raises(ValueError, match="logits: the largest is not finite; has training diver"):
+            generate(model, params, prompt, steps, temperature=100.0, rng=seeded())
 
 
 class Watched(LanguageModel):
