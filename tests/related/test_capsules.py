@@ -133,6 +133,19 @@ def test_pieces():
         assert np.array_equal(rows[p], image[y : y + 4, x : x + 4].ravel())
 
 
+def test_the_rounds_of_a_classifier_are_those_of_its_layer():
+    model = CapsuleClassifier(iterations=5)
+    assert (model.layer.iterations, CapsuleClassifier().layer.iterations) == (5, 3)
+    assert model.layer.inputs == 3 * 3 * 4
+
+
+def test_pieces_of_what_is_no_square():
+    image = np.arange(15.0).reshape(3, 5)
+    rows, pullback = pieces(image, side=2, stride=2)
+    assert rows.tolist() == [[0, 1, 5, 6], [2, 3, 7, 8]]
+    assert pullback(rows).tolist() == [[0, 1, 2, 3, 0], [5, 6, 7, 8, 0], [0] * 5]
+
+
 def test_margins():
     """0.9 for the digit that is there and 0.1 for the others are free; what is missing is squared."""
     V = np.zeros((1, 3, 2))

@@ -49,6 +49,8 @@ def test_all_at_once_two_states_can_follow_each_other_for_ever():
     assert found.states.tolist() == [[1, -1], [-1, 1], [1, -1], [-1, 1], [1, -1]]
     assert not found.settled
     assert classical_recall(W, s).settled
+    both = classical_recall(W, np.stack([s, np.ones(2)]), order="synchronous", sweeps=4)
+    assert both.settled.tolist() == [False, True], "each state by itself"
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -111,6 +113,9 @@ def test_a_dense_memory_keeps_what_the_classical_one_has_lost():
     assert (classical_recall(hebbian(X), X).states[-1] == X).mean() < 0.9
     for power in (4, None):
         assert np.array_equal(dense_recall(X, X, power=power).states[-1], X)
+    usual, cubes = dense_recall(X, -X), dense_recall(X, -X, power=3)
+    assert np.array_equal(usual.states, cubes.states)
+    assert np.array_equal(usual.energies, cubes.energies)
     wide = signs(rng, 5, 300).astype(np.float32)
     found = dense_recall(wide, wide, power=None)
     assert np.array_equal(found.states[-1], wide)

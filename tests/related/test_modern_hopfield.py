@@ -9,6 +9,7 @@ import minitransformer as mt
 from minitransformer.attention import causal_mask, dot_product_attention
 from minitransformer.pullback import NoParams, tree_bytes
 from minitransformer.related import Hopfield, hopfield_attention, hopfield_energy
+from tests.pieces import in_pieces
 
 
 def arrays(seed=0, n=5, m=7, d=4, dv=6, dtype=np.float64):
@@ -240,6 +241,25 @@ def test_implicit_in_plain_sums():
 
 
 # ------------------------------------------------------------------------------------------------- refusals
+
+
+def test_the_core_goes_back_as_it_is_told():
+    Q, K, V, _ = arrays()
+    for gradient in ("unrolled", "implicit"):
+        Y, pullback = Hopfield(gradient=gradient)(NoParams(), Q, K, V)
+        assert (pullback(Y)[1] == 0).all() == (gradient == "implicit"), (
+            "at a fixed point it does not matter where a query was"
+        )
+
+
+@pytest.mark.parametrize(("beta", "tolerance"), [(None, 1e-4), (3.0, 1e-4), (3.0, 0.3), (0.2, 0.05)])
+def test_written_token_by_token_it_is_the_same(beta, tolerance, tier):
+    """Whatever β and the tolerance are, which say after how many updates a query stands still."""
+    core, (Q, K, V, _) = Hopfield(steps=6, tolerance=tolerance, beta=beta), arrays(n=7, m=7)
+    want, pullback = core(NoParams(), Q, K, V, causal=True)
+    found, _ = in_pieces(core, NoParams(), [Q, K, V], range(8))
+    np.testing.assert_allclose(found, want, rtol=1e-10, atol=1e-12)
+    assert len(np.unique(pullback.steps)) > 1
 
 
 def test_what_does_not_fit_is_refused():
