@@ -336,6 +336,8 @@ def test_a_run_on_another_text(path):
     message = r"trained on mine\.txt \(sha256 abababababab…\), and this is yours\.txt \(sha256 cdcdcdcdcdcd…\)"
     with pytest.raises(CheckpointError, match=message):
         refuse_other_data(path, made(), other)
+    with pytest.raises(CheckpointError, match=r"and this is mine\.txt \(sha256 cdcdcdcdcdcd…\)"):
+        refuse_other_data(path, made(), {**DATA, "sha256": "cd" * 32})
 
 
 # ------------------------------------------------------------------------------------- killed, or not alone

@@ -36,6 +36,7 @@ from minitransformer.attention import (
     Window,
     attention_of,
 )
+from minitransformer.attention.selected import Reformer
 from minitransformer.machine import peak_memory
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.positions import (
@@ -157,8 +158,12 @@ def test_every_part_survives(name, tmp_path):
         (SequenceModel(**SMALL, outputs=3, groups=1, norm="rms", dropout=0.1), TRAINING),
         (LanguageModel(**(SMALL | {"depth": 12}), positions=DeBERTa(8, 2, 300)), TRAINING),
         (LanguageModel(**(SMALL | {"context": 10**6})), dataclasses.replace(TRAINING, seed=2**100, steps=10**6)),
+        (LanguageModel(**SMALL, attention=Reformer(seed=10**12)), TRAINING),
     ],
-    ids=["encoder-decoder", "bert", "tagger", "a large table that is shared", "large numbers that cost nothing"],
+    ids=[
+        *("encoder-decoder", "bert", "tagger", "a large table that is shared", "large numbers that cost nothing"),
+        "a large seed in a part",
+    ],
 )
 def test_every_model_survives(model, training, tmp_path):
     made = checkpoint_of(model, training)

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import os
 import re
@@ -119,6 +120,13 @@ def test_a_run_in_two_halves_is_the_run(objective, finished, tmp_path):
         state = advance(MODEL, objective, TRAINING, state)
     train(MODEL, objective, TRAINING, state=state, checkpoint=path, progress=False)
     assert same(finished, load(path).state)
+
+
+def test_the_last_step_is_saved_and_looked_at_whatever_its_number(objective, tmp_path):
+    training = dataclasses.replace(TRAINING, steps=5, schedule=Cosine(1e-2, 5), look_every=4, save_every=2)
+    state = train(MODEL, objective, training, checkpoint=tmp_path / "run.safetensors", progress=False)
+    assert [step for step, _ in state.held_out] == [4, 5]
+    assert same(state, load(tmp_path / "run.safetensors").state)
 
 
 PROGRAM = """
