@@ -1,5 +1,7 @@
 """`minitransformer which`: what it asks, what it prints, and what it refuses."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from minitransformer.attention.softmax import softmax_attention
 from minitransformer.backend import available
 from minitransformer.book import which
 from minitransformer.book.which import answer, length
-from minitransformer.experiments.table import NOT_YET, Row, table
+from minitransformer.experiments.table import NOT_YET, Row, can, table
 
 
 @pytest.mark.parametrize(("text", "n"), [("16k", 16384), ("1K", 1024), ("65536", 65536), (" 5000 ", 5000)])
@@ -65,10 +67,23 @@ def test_what_is_too_slow_or_too_large_is_named(capsys):
     assert "gmlp" in " ".join(line for line in rows if "more than" in line.lower() or line.startswith("  "))
 
 
+def test_nobody_is_left_out_who_could_not_do_it_anyway():
+    lines = " ".join(line.strip() for line in answer(65536, both_sides=True, measure=False))
+    named = ", ".join(re.findall(r"Left out, .*?: ([-a-z0-9, ]+)\.", lines)).split(", ")
+    assert "latent" in named
+    assert [name for name in named if not can(table().rows[name], both_sides=True)] == []
+
+
+def test_what_was_asked_stands_first():
+    for asked, said in (({"causal": True}, "causal"), ({"decode": True}, "causal, writing from a state")):
+        assert next(answer(4096, measure=False, **asked)).startswith(f"4,096 tokens, {said}, forwards: ")
+
+
 def test_a_kind_that_decodes_says_what_it_keeps(capsys):
     assert cli.main(["which", "--n=16k", "--causal", "--decode", "--no-measure"]) == 0
     printed = capsys.readouterr().out
     assert "Keeps keys and values: " in printed
+    assert not any(line.startswith("Keeps ") for line in answer(16384, causal=True, measure=False))
     assert "linformer" not in printed
 
 
@@ -118,8 +133,10 @@ def test_what_would_not_fit_into_the_minute_is_not_measured(monkeypatch):
 
 
 @pytest.mark.skipif("numba" not in available(), reason="it measures compiled loops")
-def test_a_kind_that_is_not_on_record_is_measured_all_the_same():
+@pytest.mark.parametrize("name", ["softmax", "fnet"])
+def test_a_kind_that_is_not_on_record_is_measured_all_the_same(name):
+    """Causal, if it can be."""
     clock = which.Clock(1024, 1)
-    seconds = clock.seconds(Row("softmax", table().rows["softmax"].part))
+    seconds = clock.seconds(Row(name, table().rows[name].part))
     assert np.isfinite(seconds)
     assert seconds > 0

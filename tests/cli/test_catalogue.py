@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from minitransformer.attention.registry import ATTENTIONS
-from minitransformer.cli.catalogue import SIZES, attentions, encodings, measured, stacks
+from minitransformer.cli.catalogue import SIZES, attentions, encodings, grid, measured, stacks
 from minitransformer.models import LanguageModel
 from minitransformer.models.registry import STACKS
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
@@ -49,6 +49,16 @@ def test_all_of_one(listed, registry):
         assert " ".join(said.split()).count(first) == 1, "the list has its first line, here it stands below"
     with pytest.raises(ValueError, match="no 'nonsense'; there are"):
         listed("nonsense")
+
+
+def test_the_grid_marks_what_goes_together():
+    lines = {line.split()[0]: line for line in grid().splitlines() if "●" in line}
+    columns = [line.rstrip().rfind(name) for line, name in zip(grid().splitlines(), ENCODINGS, strict=False)]
+    assert lines.keys() - {"●"} == ATTENTIONS.keys()
+    marks = {name: dict(zip(ENCODINGS, (lines[name][k] for k in columns), strict=True)) for name in ATTENTIONS}
+    assert set(marks["softmax"].values()) == {"●"}
+    assert (marks["etc"]["rope"], marks["etc"]["alibi"]) == ("●", "·")
+    assert (marks["pooled"]["learned"], marks["pooled"]["rope"]) == ("●", "·")
 
 
 @pytest.mark.parametrize(

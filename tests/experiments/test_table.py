@@ -45,6 +45,12 @@ def test_who_looks_ahead_and_who_is_compared_with_whom():
     assert found.dense(found.rows["linear"]) is found.rows["softmax"]
 
 
+def test_what_never_is_causal_keeps_nothing():
+    rows = table().rows
+    assert rows["fnet"].state == "nothing: it can't write"
+    assert rows["softmax"].state == "keys and values"
+
+
 def test_what_is_held_out_has_its_own_seed():
     for name in ("recall", "listops"):
         task = which.TASKS[name]
