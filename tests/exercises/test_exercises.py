@@ -348,12 +348,13 @@ def test_parts_of_checkers():
         with pytest.raises(NotYet):
             choice(given, wanted, "Look again.")
     assert yes_or_no([True, np.False_], 2) == [True, False]
-    for given in ([True], [True, 1], True, "no"):
+    for given in ([True], [True, False, True], [True, 1], True, "no"):
         with pytest.raises(NotYet, match="True or False"):
             yes_or_no(given, 2)
     assert several([1, 2], "Q", "K") == (1, 2)
-    with pytest.raises(NotYet, match="in this order: Q, K"):
-        several(np.zeros(2), "Q", "K")
+    for given in (np.zeros(2), [1], [1, 2, 3]):
+        with pytest.raises(NotYet, match="in this order: Q, K"):
+            several(given, "Q", "K")
     unless([1, 2], [2, 1], "Turned.")
     expect(2.0, 2, "Look again.", (2, "No mistake."))
     for given, hint in ((1, "Half."), (4, "Twice."), (3, "Look again."), ([2], "The shape")):

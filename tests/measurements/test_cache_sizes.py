@@ -74,6 +74,12 @@ def test_what_a_published_model_keeps_is_what_its_own_numbers_say(made, n):
         assert rows == (32 if layer.cap and n > 32 else n)
 
 
+def test_the_first_tokens_are_kept_beside_the_last():
+    for attention, cap in (("sinks:first=2,last=3", 5), ("window:radius=3,global_tokens=2", 6), ("window:radius=3", 4)):
+        (layer,) = layers_of(LanguageModel(40, 24, 16, 1, 4, 10, attention=attention, positions="none"))
+        assert layer == Layers(1, keys_and_values(4, 4), cap)
+
+
 def test_numbers_that_a_token_leaves_in_a_layer():
     """In published sizes: 1536, 2048 and 576; of DeepSeek's heads, keys and values would be 4096 numbers, seven times as many."""
     assert [layers_of(model)[0].numbers for model in READ.values()] == [1536, 2048, 576]

@@ -60,6 +60,17 @@ def test_two_sides():
     assert 0 < found.error < found.relative
 
 
+def test_two_sides_of_a_delta_that_is_not_small():
+    """Row by row: softmax(δ w Rᵀ) e^(−δ) R V beside softmax(w) V."""
+    S, A = low_rank.random_attention(6, 3, np.random.default_rng(4))
+    V, R = np.random.default_rng(5).standard_normal((6, 2)), low_rank.random_projection(4, 6, np.random.default_rng(6))
+    wanted = []
+    for w, a in zip(S, A, strict=True):
+        few = np.exp(0.5 * R @ w)
+        wanted.append(np.linalg.norm(few / few.sum() @ R @ V / math.sqrt(math.e) - a @ V) / np.linalg.norm(a @ V))
+    assert low_rank.two_sides(S, V, 4, 0.5, np.random.default_rng(6)).relative == pytest.approx(np.mean(wanted))
+
+
 def test_products():
     assert low_rank.products(100, 8, heads=2) == 2 * 2 * 100 * 100 * 8
     assert low_rank.products(100, 8, k=25) == 100 * 25 * 8 * 4  # E K, F V, scores, average
