@@ -340,6 +340,8 @@ def test_parts_of_checkers():
     for given in ([1, 2.1], [[1, 2]], "two", [1, np.nan], None):
         with pytest.raises(NotYet):
             close(given, [1, 2], "Look again.")
+    with pytest.raises(NotYet, match=r"Look again\."):
+        close(2e-9, 1e-9, "Look again.")
     with pytest.raises(NotYet, match=r"this is a function\. Look again\."):
         close(np.cos, 1, "Look again.")
     choice(" Yes ", "yes", "")
@@ -363,3 +365,4 @@ def test_parts_of_checkers():
     with pytest.raises(ValueError, match="has a checker already"):
         exercise(numbers()[0])(close)
     assert numbers()[0] in CHECKERS
+    assert numbers().index("9.1") < numbers().index("10.1"), "as numbers, not as words"

@@ -25,6 +25,12 @@ def test_noise_is_two_standard_errors_of_a_difference():
     assert Table({"a": a, "b": b}, a, bag, "").noise("recall") == pytest.approx(2 * math.sqrt(2 * variance / 3))
 
 
+def test_the_spread_goes_from_the_worst_seed_to_the_best():
+    row = Row("x", SOFTMAX, scores={"text": (2.5, 2.0, 2.1)})
+    assert row.spread("text") == pytest.approx(0.5)
+    assert row.spread("recall") is None
+
+
 def test_the_slope_leaves_out_the_first_length():
     first, *rest = (100.0, *(4.0**k for k in range(len(which_cost.LENGTHS) - 1)))
     assert Row("x", SOFTMAX, cost(first, *rest)).slope(BOTH) == pytest.approx(1)

@@ -137,6 +137,8 @@ def test_the_rounds_of_a_classifier_are_those_of_its_layer():
     model = CapsuleClassifier(iterations=5)
     assert (model.layer.iterations, CapsuleClassifier().layer.iterations) == (5, 3)
     assert model.layer.inputs == 3 * 3 * 4
+    largest = np.abs(model.init(np.random.default_rng(0)).W).max()
+    assert 0.9 < largest / (np.sqrt(3) / 4) <= 1, "of pieces four wide"
 
 
 def test_pieces_of_what_is_no_square():
@@ -171,6 +173,9 @@ def test_nan_votes_are_refused_by_name():
 
 def test_what_does_not_fit_is_refused():
     U = drawn(inputs, outputs, d)
+    for label in (-1, outputs):
+        with pytest.raises(ValueError, match=rf"labels: {label} … {label} is not within 0 … 2"):
+            margin_loss(U, np.full(inputs, label))
     with pytest.raises(ValueError, match=r"logits: shape \(3, 5\) does not broadcast .* the weights, \(5, 3\)"):
         route(U, drawn(outputs, inputs))
     with pytest.raises(ValueError, match=r"^logits: shape \(\) should have an axis at least, and broadcast"):

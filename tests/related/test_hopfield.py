@@ -51,6 +51,7 @@ def test_all_at_once_two_states_can_follow_each_other_for_ever():
     assert classical_recall(W, s).settled
     both = classical_recall(W, np.stack([s, np.ones(2)]), order="synchronous", sweeps=4)
     assert both.settled.tolist() == [False, True], "each state by itself"
+    assert classical_recall(np.zeros((2, 2)), s).states[-1].tolist() == [1, -1], "where nothing is stored all is a tie"
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -16,6 +16,7 @@ from minitransformer.training.checkpoint import load
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import BAR, TrainingDiverged, TrainingInterrupted, advance, start, train
 from minitransformer.training.objective import LossPullback, NextByte
+from minitransformer.training.optimiser import global_norm
 from minitransformer.training.recipes import usual_training
 from minitransformer.training.schedule import Cosine
 
@@ -120,6 +121,17 @@ def test_a_run_in_two_halves_is_the_run(objective, finished, tmp_path):
         state = advance(MODEL, objective, TRAINING, state)
     train(MODEL, objective, TRAINING, state=state, checkpoint=path, progress=False)
     assert same(finished, load(path).state)
+
+
+def test_a_step_clips_and_counts_in_bits(objective):
+    model = LanguageModel(context=8, width=8, depth=1, heads=2)
+    training = dataclasses.replace(TRAINING, clip=0.01)
+    before = start(model, training)
+    after = advance(model, objective, training, before)
+    beta, _ = training.optimiser.betas
+    assert global_norm(after.optimiser.m) == pytest.approx((1 - beta) * 0.01), "m is (1 − β) g after one step"
+    loss, _ = objective.loss(model, before.params, objective.batch(4, np.random.default_rng([training.seed, 1])))
+    assert after.losses == pytest.approx((float(loss) / math.log(2),))
 
 
 def test_the_last_step_is_saved_and_looked_at_whatever_its_number(objective, tmp_path):

@@ -173,6 +173,14 @@ def test_only_the_last_rows_are_asked_for(rng):
     assert not dlogits[:, :3].any()
 
 
+def test_streams_begin_again_before_a_target_is_missing():
+    """96 bytes in four streams: of 24 the last has no byte to predict after it, so each has two segments of eight."""
+    text = np.arange(96).astype(np.uint8)
+    objective = Segments(Text(text, text[:9], "count", ""), 8)
+    starts = [objective.segment(4, step, ())[0][:, 0].tolist() for step in (1, 2, 3)]
+    assert starts == [[0, 23, 46, 69], [8, 31, 54, 77], [0, 23, 46, 69]]
+
+
 def test_a_look_at_one_segment():
     model = LanguageModel(256, 5, 8, 1, 2, positions="none", stack="transformer-xl:memory=5")
     params, text = model.init(np.random.default_rng(0)), np.arange(41).astype(np.uint8)
