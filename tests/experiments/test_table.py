@@ -31,6 +31,15 @@ def test_the_spread_goes_from_the_worst_seed_to_the_best():
     assert row.spread("recall") is None
 
 
+def test_it_pays_forwards_and_not_with_the_way_back():
+    dense, row = (
+        Row(name, SOFTMAX, {n: which_cost.Cost(t, t, [1.0, 1.0]) for n in which_cost.LENGTHS})
+        for name, t in (("softmax", [1.0, 1.0]), ("x", [0.5, 2.0]))
+    )
+    said = Table({"softmax": dense, "x": row}, dense, dense, "").paying(row)
+    assert said == "forwards from 1,024 tokens on; with the backward pass never, up to 65,536"
+
+
 def test_the_slope_leaves_out_the_first_length():
     first, *rest = (100.0, *(4.0**k for k in range(len(which_cost.LENGTHS) - 1)))
     assert Row("x", SOFTMAX, cost(first, *rest)).slope(BOTH) == pytest.approx(1)
