@@ -34,7 +34,7 @@ def adamw_by_hand(theta, gradients, rates, beta1, beta2, eps, decay):
     return theta
 
 
-def test_adamw_is_the_equation_number_by_number():
+def test_adamw_is_the_equation_number_by_number(tier):
     rng = np.random.default_rng(0)
     optimiser = AdamW(betas=(0.8, 0.95), eps=1e-3, weight_decay=0.3)
     start = params = tree(rng)
