@@ -196,14 +196,14 @@ class ReaderFile(NamedTuple):
         raises   ValueError if it can't be read, or can't be a module
         """
         path = Path(path).resolve()
+        if path.suffix != ".py" or not path.stem.isidentifier():  # /dev/zero, too, which has no end
+            raise ValueError(f"--import {path}: should have the name of a module: letters, digits and _ before .py")
         try:
             text = path.read_bytes().decode("utf-8-sig")
         except OSError as error:
             raise ValueError(f"--import {path}: {error.strerror or error}") from None
         except UnicodeDecodeError:
             raise ValueError(f"--import {path}: should be Python in UTF-8") from None
-        if path.suffix != ".py" or not path.stem.isidentifier():
-            raise ValueError(f"--import {path}: should have the name of a module: letters, digits and _ before .py")
         return cls(str(path), text)
 
     def bring(self) -> None:

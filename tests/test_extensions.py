@@ -426,6 +426,7 @@ def test_every_command_that_looks_up_names_takes_files(command):
         ("numpy.py", "", r"numpy\.py: there is a module numpy already; give the file another name"),
         ("my-own.py", "", r"my-own\.py: should have the name of a module"),
         ("theirs.txt", "", r"theirs\.txt: should have the name of a module"),
+        ("theirs.txt", b"\xff", r"theirs\.txt: should have the name of a module"),  # not read: /dev/zero has no end
         (None, "", r"theirs\.py: No such file or directory"),
     ],
 )

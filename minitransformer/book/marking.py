@@ -62,6 +62,8 @@ async def _side_by_side(paths: Sequence[Path], notebooks: list[Any], tell: Calla
 def _read(path: Path) -> Any:
     import nbformat
 
+    if path.is_char_device():
+        raise book.BookError(f"{path}: should be a notebook, and a device has no end")
     try:
         with warnings.catch_warnings(action="ignore"):  # cells without an id, or two with the same, run like any others
             notebook = nbformat.read(path, as_version=4)

@@ -105,6 +105,11 @@ def test_what_is_no_notebook_is_refused_before_any_runs(content, tmp_path, capsy
     assert not (tmp_path / "it ran").exists()
 
 
+def test_a_device_is_not_read(capsys):
+    assert cli.main(["exercises", os.devnull]) == 1
+    assert f"{os.devnull}: should be a notebook, and a device has no end" in capsys.readouterr().err
+
+
 def test_ctrl_c_ends_it_with_the_kernel_and_marks_nothing(tmp_path):
     note = tmp_path / "pid"
     slow = f"import os, time\nopen('part', 'w').write(str(os.getpid()))\nos.replace('part', {str(note)!r})\ntime.sleep(3600)"
