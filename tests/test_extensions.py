@@ -148,6 +148,23 @@ def test_a_stack_has_a_name_too():
         LanguageModel(stack="shallow:used=-1")
 
 
+def test_a_stack_without_a_step_of_its_own_reads_all_again():
+    """The step of `Stack` would leave out what its `__call__` does."""
+
+    @frozen
+    class Negative(Stack):
+        def __call__(self, params, X, *, causal=False, mask=None, rng=None):
+            Y, pullback = super().__call__(params, X, causal=causal, mask=mask, rng=rng)
+            return -Y, pullback
+
+    mt.register("negative", Negative)
+    model, state, tokens = LanguageModel(9, 8, 8, stack="negative", depth=1, heads=2), None, np.arange(5)
+    params = model.init(np.random.default_rng(0))
+    for token in tokens:
+        logits, state = model.step(params, np.array([token]), state)
+    np.testing.assert_allclose(logits[0], model(params, tokens)[0][-1], rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("method", "says"),
     [

@@ -7,6 +7,7 @@ import numpy as np
 
 from minitransformer.checks import frozen
 from minitransformer.functional import layer_norm, layer_norm_outside, normed, rms_norm
+from minitransformer.models.subclasses import keeps_up
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegativeNumber
 from minitransformer.registry import named
@@ -68,6 +69,8 @@ class Norm:
 
     def value(self, params: NormParams, X: Array) -> Array:
         """Y alone, without a pullback."""
+        if not keeps_up(type(self), "value"):
+            return self(params, X)[0]
         if found := self.for_loops(params):
             gamma, beta, eps = found
             return normed(X, gamma, beta, eps=eps)

@@ -16,6 +16,7 @@ from minitransformer.functional import loops_in
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.models.block import Block, BlockParams, BlockPullback
 from minitransformer.models.norms import NormParams
+from minitransformer.models.subclasses import keeps_up
 from minitransformer.pullback import Pullback, Tree, tree_add, tree_get, tree_leaves, tree_set
 from minitransformer.ranges import so_many
 from minitransformer.typing import Array, Bool, Float, checked
@@ -201,8 +202,9 @@ class Stack:
 
     @cached_property
     def decodes(self) -> bool:
-        """Whether every block can go on from a state."""
-        return all(block.attention.decodes for block in self.blocks)
+        """Whether every block can go on from a state, and nothing has a `__call__` that its `step` does not know."""
+        known = keeps_up(type(self), "step", "_through_blocks")
+        return known and all(block.attention.decodes and keeps_up(type(block), "step") for block in self.blocks)
 
     @checked
     def step(

@@ -9,7 +9,7 @@ from minitransformer.attention.cache.recent import Kept
 from minitransformer.attention.linear.smoother import Smoother
 from minitransformer.backend import available
 from minitransformer.checks import frozen
-from minitransformer.models import Block, FeedForward, LanguageModel, Stack
+from minitransformer.models import Block, FeedForward, GatedFeedForward, LanguageModel, Stack
 from minitransformer.positions import RoPE
 from minitransformer.pullback import tree_get, tree_set
 from minitransformer.related import GraphMean
@@ -519,6 +519,22 @@ class Doubled(FeedForward):
         return 2 * super().value(params, X)
 
 
+@frozen
+class Negative(FeedForward):
+    """The opposite of what a network says; it has no `value` of its own."""
+
+    def __call__(self, params, X):
+        Y, pullback = super().__call__(params, X)
+        return -Y, pullback
+
+
+@frozen
+class NegativeGated(GatedFeedForward):
+    def __call__(self, params, X):
+        Y, pullback = super().__call__(params, X)
+        return -Y, pullback
+
+
 @pytest.mark.parametrize(
     ("core", "rotate", "ffn"),
     [
@@ -527,6 +543,8 @@ class Doubled(FeedForward):
         (Loud(first=2, last=8), None, FeedForward),
         (SoftmaxAttention(), TurnedTwice(6), FeedForward),
         (SoftmaxAttention(), None, Doubled),
+        (SoftmaxAttention(), None, Negative),
+        (SoftmaxAttention(), None, NegativeGated),
     ],
 )
 def test_what_a_subclass_makes_anew_is_what_a_step_runs(core, rotate, ffn, tier):

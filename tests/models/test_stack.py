@@ -235,3 +235,33 @@ def test_a_past_of_another_depth_is_refused(rng, states):
     _, past = stack.step(params, X)
     with pytest.raises(TypeError, match=f"^states: should be tuple of 2, is tuple of {states}"):
         stack.step(params, X, (past * 2)[:states])
+
+
+class Louder(Block):
+    """A block with a `__call__` of its own, and the `step` of its base."""
+
+    def __call__(self, params, X, Z=None, **options):
+        Y, pullback = super().__call__(params, X, Z, **options)
+        return 2 * Y, pullback
+
+
+class LouderToo(Louder):
+    def step(self, params, X, state=None):
+        Y, state = super().step(params, X, state)
+        return 2 * Y, state
+
+
+class Centred(Norm):
+    def __call__(self, params, X):
+        Y, pullback = super().__call__(params, X)
+        return Y - 1, pullback
+
+
+def test_who_writes_does_what_was_trained():
+    usual = Block.of(D, 2, 7)
+    kinds = Block, Louder, LouderToo
+    own = [Stack((kind(usual.attention, usual.ffn),)).decodes for kind in kinds]
+    assert own == [True, False, True]
+    norm = Centred(D)
+    params = norm.init(np.random.default_rng(0), np.float64)
+    np.testing.assert_array_equal(norm.value(params, X), norm(params, X)[0])
