@@ -1,9 +1,6 @@
 """What a class of a reader's own does differently, where a second method stands for its `__call__`."""
 
-import functools
 
-
-@functools.cache
 def keeps_up(kind: type, *methods: str) -> bool:
     """Whether one of these methods, which give what `__call__` gives, is as new as the `__call__` that the class has.
 
