@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import files
+from minitransformer.checks import choose
 
 COLUMN = 848  # pixels that JupyterLab leaves for an output in a window of 1,280
 SHARPNESS = 2  # pixels of the picture for one of the page, as many screens have
@@ -142,12 +143,21 @@ def folder() -> Path:
 
 
 def save(fig: Figure, name: str, *, format: str = "svg") -> Picture:
-    """Write `fig_<name>.svg` (or .png, for what would be a heavy SVG). The picture says which Matplotlib drew it."""
+    """Write `fig_<name>.svg`, or .png, for what would be a heavy SVG, or .pdf, for a paper. It says which Matplotlib drew it.
+
+    raises   TypeError for what is no figure; ValueError for a name with a folder in it, or another format
+    """
+    choose("fig", fig, Figure)
+    if not isinstance(name, str) or Path(name).name != name:
+        raise ValueError(f"name: {name!r} should be that of a figure, without a folder")
+    if format not in ("svg", "png", "pdf"):
+        raise ValueError(f"format: no {format!r}; there are svg, png, pdf")
     path = folder() / f"fig_{name}.{format}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    if format == "svg":
+    if format != "png":
+        made = "Date" if format == "svg" else "CreationDate"
         with mpl.rc_context(STYLE), io.BytesIO() as content:
-            fig.savefig(content, format=format, metadata={"Date": None, "Creator": _drawn_by()})
+            fig.savefig(content, format=format, metadata={made: None, "Creator": _drawn_by()})
             files.write(path, content.getvalue())
         fig.set_layout_engine("none")  # the picture has its parts where the drawing has them
     png, size = _png(fig)

@@ -138,3 +138,18 @@ def test_a_colour_means_one_thing_in_all_figures(root):
         assert named <= others, (
             f"{path.name} names {named - others}; style.WEIGHTS and style.SIGNED are for weights and signs"
         )
+
+
+@pytest.mark.parametrize("kept_as", ["svg", "png", "pdf"])
+def test_every_format_is_written_and_twice_the_same(shown, kept_as):
+    first = shown(format=kept_as)[0].path.read_bytes()
+    assert shown(format=kept_as)[0].path.read_bytes() == first
+
+
+def test_what_can_not_be_saved_is_refused(shown):
+    with pytest.raises(ValueError, match="format: no 'gif'; there are svg, png, pdf"):
+        shown(format="gif")
+    with pytest.raises(ValueError, match=r"name: '\.\./line' should be that of a figure, without a folder"):
+        save(figure()[0], "../line")
+    with pytest.raises(TypeError, match="fig: 3 should be Figure"):
+        save(3, "line")
