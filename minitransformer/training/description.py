@@ -126,7 +126,9 @@ def _made(value: Any, hint: Any, where: str, largest: float) -> Any:
 def _object(about: Any, where: str, known: dict[str, Any], largest: float) -> Any:
     name = about.get("class") if isinstance(about, dict) else about
     if not isinstance(about, dict) or not isinstance(name, str) or name not in known:
-        brings = f"; {BRINGS}" if isinstance(name, str) and known is not OF_TRAINING and "." in where else ""
+        brings = f"; {BRINGS}" if isinstance(name, str) and "." in where else ""
+        if known is OF_TRAINING:
+            brings = f"; a checkpoint can name {', '.join(known)}"
         raise ValueError(f"{where}: there is no {reprlib.repr(name)}{brings}")
     hints = typing.get_type_hints(known[name])
     if where != "model":

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from minitransformer.checks import choose
 from minitransformer.machine import keep_freed_memory
 from minitransformer.pullback import Tree, first_nonfinite, with_added
 from minitransformer.training.checkpoint import Checkpoint, save
@@ -49,6 +50,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 def start(model: Any, training: Training, dtype: type = np.float32) -> State:
     """The state before the first step."""
+    choose("training", training, Training)
     params = model.init(np.random.default_rng([training.seed, 0]), dtype)
     return State(0, params, training.optimiser.init(params), (), ())
 
@@ -70,6 +72,12 @@ def train(
     raises       TrainingDiverged, which names the first array that is not finite; TrainingInterrupted at Ctrl-C, with
                  the last state; CheckpointError if the file can't be written (what it held before is still there)
     """
+    choose("training", training, Training)
+    if not isinstance(state, State | None):
+        raise TypeError(f"state: {type(state).__name__} should be State, with the fields {', '.join(State._fields)}")
+    for name, given, methods in (("model", model, ("init",)), ("objective", objective, ("batch", "loss", "look"))):
+        if missing := [method for method in methods if not hasattr(given, method)]:
+            raise TypeError(f"{name}: {type(given).__name__} has no {missing[0]}, which a training asks for")
     keep_freed_memory()
     now = start(model, training) if state is None else state
     new, saved = checkpoint is not None and not os.path.lexists(checkpoint), 0

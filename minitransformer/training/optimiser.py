@@ -1,12 +1,13 @@
 """AdamW, clipping and accumulation: functions over trees of parameters and of gradients. Nothing is changed in place."""
 
 import math
+import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.checks import beside, frozen, refuse_other_numbers
+from minitransformer.checks import beside, choose, frozen, refuse_other_numbers
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Tree, tree_leaves, tree_map
 from minitransformer.ranges import Fraction, NonNegativeNumber, PositiveNumber
@@ -51,6 +52,9 @@ class AdamW:
         raises   ValueError or TypeError that names the part: for a gradient or a mean of another shape than its parameter, a part
                  that only one of the trees has, or a parameter that is no array of float32 or float64
         """
+        if not isinstance(state, AdamWState):
+            raise TypeError(f"state: {reprlib.repr(state)} should be AdamWState")
+        choose("rate", rate, float)
         t = state.step + 1
         beta1, beta2 = self.betas
         c1, c2 = 1 - beta1**t, 1 - beta2**t
@@ -76,7 +80,7 @@ class AdamW:
             zip(tree_leaves(params), *(beside(tree, params, name) for name, tree in trees.items()), strict=True)
         )
         trained = [leaf for leaf in leaves if leaf[1] is not None]
-        if loops := loops_in("pointwise"):
+        if trained and (loops := loops_in("pointwise")):
             kept = [self._kept(theta, rate) for theta, *_ in trained]
             moved = loops.adamw(*zip(*trained, strict=True), kept, betas=self.betas, t=t, eps=self.eps, rate=rate)
         else:

@@ -318,5 +318,21 @@ def test_no_bar_if_none_is_wanted(objective, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"model": None}, "model: NoneType has no init, which a training asks for"),
+        ({"objective": "mine.txt"}, "objective: str has no batch, which a training asks for"),
+        ({"objective": TRAINING}, "objective: Training has no loss, which a training asks for"),
+        ({"training": MODEL}, "training: LanguageModel(.*) should be Training"),
+        ({"state": MODEL}, "state: LanguageModel should be State, with the fields step, params, "),
+    ],
+)
+def test_what_a_training_needs_is_named(objective, wrong, said):
+    given = {"model": MODEL, "objective": objective, "training": TRAINING, **wrong}
+    with pytest.raises(TypeError, match=said):
+        train(**given, progress=False)
+
+
 def test_no_warmup_is_none():
     assert usual_training(100, 4, 1e-2, 0, warmup=0).schedule.warmup == 0

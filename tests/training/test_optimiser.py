@@ -210,6 +210,20 @@ def test_trees_belong_together_by_path(where, dtype, tier):
             assert np.array_equal(c, a), path
 
 
+def test_what_an_update_needs_is_named():
+    params = {"W": np.ones((2, 3))}
+    with pytest.raises(TypeError, match="state: None should be AdamWState"):
+        AdamW().update(params, params, None, 0.1)
+    with pytest.raises(TypeError, match="rate: 'fast' should be float"):
+        AdamW().update(params, params, AdamW().init(params), "fast")
+
+
+def test_without_any_gradient_nothing_moves(tier):
+    params = {"W": np.ones((2, 3))}
+    moved, _ = AdamW().update(params, {"W": None}, AdamW().init(params), 0.1)
+    assert (moved["W"] == 1).all()
+
+
 @pytest.mark.parametrize("bad", [np.float16, np.longdouble, int, complex, object])
 def test_only_float32_and_float64_are_trained(bad):
     params = tree(np.random.default_rng(0))
