@@ -413,3 +413,9 @@ def test_what_is_no_attention_is_refused():
         mt.check_attention("sigmoidal")
     with pytest.raises(ValueError, match="7 is not a name, nor a core"):
         mt.check_attention(7)
+    with pytest.raises(ValueError, match="attention: 'reversible' is a stack, and no part of attention"):
+        mt.check_attention("reversible")
+    with pytest.raises(
+        ValueError, match="attention: 'sinusoidal' is added to the embeddings, and no part of attention"
+    ):
+        mt.check_attention("sinusoidal")

@@ -302,7 +302,7 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, dict[str, argparse.
 
     command = _command(commands, "look", "draw the heads of a trained model", look)
     command.add_argument("checkpoint", type=Path, help="a file that `minitransformer train` has written")
-    command.add_argument("text", help="what the model reads, such as a sentence")
+    command.add_argument("text", help="what the model reads, such as a sentence; behind -- if it begins with -")
     command.add_argument("--out", type=Path, help=".svg, .png or .pdf (default: NAME_heads.svg beside the checkpoint)")
 
     _command(commands, "compile", "compile the loops now", compile_all)

@@ -68,7 +68,7 @@ def _usual(name: str) -> str:
 def add_generate(parser: argparse.ArgumentParser) -> None:
     """The options of the command `generate`."""
     parser.add_argument("checkpoint", type=Path, help="a file that `minitransformer train` has written")
-    parser.add_argument("prompt", help="text to continue, or a date to translate")
+    parser.add_argument("prompt", help="text to continue, or a date to translate; behind -- if it begins with -")
     parser.add_argument("--length", type=int, default=SAMPLE, help="bytes to write (default: %(default)s)")
     parser.add_argument(
         "--temperature", type=float, default=TEMPERATURE, help="0: always the most probable (default: %(default)s)"

@@ -35,7 +35,8 @@ from minitransformer.contract.values import (
     tiers_agree,
 )
 from minitransformer.extensions import named_classes
-from minitransformer.positions import IN_ATTENTION, Encoding
+from minitransformer.models.registry import STACKS
+from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, Encoding
 from minitransformer.registry import named
 
 SAID = 400  # letters of an error that are printed
@@ -91,6 +92,10 @@ def _made(attention: Any) -> Part:
     if isinstance(attention, type):
         attention = named("attention", {attention.__name__: attention}, attention.__name__, sizes)
     if isinstance(attention, str):
+        name = attention.partition(":")[0]
+        if name in STACKS or name in AT_EMBEDDING:
+            what = "a stack" if name in STACKS else "added to the embeddings"
+            raise ValueError(f"attention: {name!r} is {what}, and no part of attention; mt.check_pullback checks it")
         both = ATTENTIONS | IN_ATTENTION | ATTENTIONS  # an attention is listed first, and chosen
         attention = named("attention", both, attention, sizes)
     return attention_of(SoftmaxAttention(encoding=attention) if isinstance(attention, Encoding) else attention, sizes)

@@ -27,7 +27,8 @@ def refuses(part: Part) -> None:
         refused(call(X.astype(np.float32)), "X in float32, parameters in float64", kinds=TypeError)
     refused(call(X, mask=np.ones((2, 1, 1, 4), bool)), "a mask for 4 keys of 5", "mask", ValueError)
     if not can(part, not causal):
-        refused(call(X, not causal), f"causal={not causal}", "causal", ValueError)
+        said = f"causal={not causal}, with causal = {part.causal!r} in its class (self.refuse(causal=causal) does it)"
+        refused(call(X, not causal), said, "causal", ValueError)
 
 
 def refuses_other_heads(core: Core, *, tier: str) -> None:
