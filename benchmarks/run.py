@@ -11,6 +11,7 @@ import argparse
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -237,10 +238,19 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Measure, print, write results/NAME.json and .png."""
     top = parser()
-    options = top.parse_args()
-    brought, before = [ReaderFile.read(path) for path in options.imports], set(ATTENTIONS)
-    for file in brought:
-        file.bring()
+    options, before = top.parse_args(), set(ATTENTIONS)
+    if options.peer_python is not None and shutil.which(options.peer_python) is None:
+        top.error(f"--peer-python {options.peer_python}: there is no such program")
+    if options.seconds is not None and not 0 < options.seconds < LIMIT:
+        top.error(f"--seconds {options.seconds:g}: should be above 0 and below {LIMIT}")
+    if options.name is not None and (Path(options.name).name != options.name or not options.name):
+        top.error(f"--name {options.name!r}: should be the name of a file, without a folder")
+    try:
+        brought = [ReaderFile.read(path) for path in options.imports]
+        for file in brought:
+            file.bring()
+    except ValueError as error:
+        top.error(str(error))
     added = yours(name for name in ATTENTIONS if name not in before)
     chosen = [*(row for row in rows() if row.quick or not options.quick), *added]
     chosen = [row for row in chosen if all(word in row.label for word in options.only.split())]

@@ -178,3 +178,20 @@ def test_words_that_no_row_has_are_refused_and_nothing_is_written(monkeypatch, c
         run.main()
     assert "--only 'no such row': no row has a label with all of these words" in capsys.readouterr().err
     assert not (run.HERE / "results" / "nothing.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--import", "nowhere.py"], "nowhere.py: No such file or directory"),
+        (["--peer-python", "/nowhere/python"], "--peer-python /nowhere/python: there is no such program"),
+        (["--seconds", "-1"], "--seconds -1: should be above 0 and below 900"),
+        (["--seconds", "nan"], "--seconds nan: should be above 0 and below 900"),
+        (["--name", "../mine"], "--name '../mine': should be the name of a file, without a folder"),
+    ],
+)
+def test_what_can_not_be_measured_is_refused_before_anything_is(given, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["run", *given, "--only", "no such row"])
+    with pytest.raises(SystemExit):
+        run.main()
+    assert said in capsys.readouterr().err
