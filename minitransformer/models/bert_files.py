@@ -21,7 +21,7 @@ from minitransformer.models.block import BlockParams
 from minitransformer.models.feed_forward import Activation, FeedForwardParams
 from minitransformer.models.sequence_model import SequenceParams
 from minitransformer.models.stack import StackParams
-from minitransformer.models.weights import Tensors, existing, json_object, refuse_others, sizes_in
+from minitransformer.models.weights import Tensors, existing, json_object, refuse_others, sizes_in, whole
 from minitransformer.positions.absolute import LearnedPositionParams
 from minitransformer.typing import Array, checked
 
@@ -96,12 +96,12 @@ def _model(path: Path) -> BERT:
     ffn = activation_of(path, config, "hidden_act", "gelu")
     with sizes_in(path):
         return BERT(
-            vocabulary=int(config["vocab_size"]),
-            context=int(config["max_position_embeddings"]),
-            width=int(config["hidden_size"]),
-            depth=int(config["num_hidden_layers"]),
-            heads=int(config["num_attention_heads"]),
-            hidden=int(config["intermediate_size"]),
+            vocabulary=whole(config, "vocab_size"),
+            context=whole(config, "max_position_embeddings"),
+            width=whole(config, "hidden_size"),
+            depth=whole(config, "num_hidden_layers"),
+            heads=whole(config, "num_attention_heads"),
+            hidden=whole(config, "intermediate_size"),
             ffn=ffn,
             norm=f"layer:eps={float(config.get('layer_norm_eps', 1e-12))}",
             embedding=f"normed:types={int(config.get('type_vocab_size', 2))}",

@@ -24,7 +24,7 @@ from minitransformer.typing import checked
 
 def _turned(width: int, heads: int, head_width: int | None, base: float, part: int | None = None) -> RoPE:
     """Queries and keys whose halves are pairs. Raises ValueError for heads that have no whole pairs."""
-    if head_width is None and width % (2 * heads):
+    if head_width is None and (heads < 1 or width % (2 * heads)):
         raise ValueError(
             f"heads: {so_many(width, 'column')} can't be divided into {so_many(heads, 'head')} of whole pairs"
         )

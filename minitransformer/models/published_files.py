@@ -16,7 +16,7 @@ from minitransformer.models.gated_feed_forward import GatedFeedForwardParams
 from minitransformer.models.published import gpt2, llama
 from minitransformer.models.sequence_model import LanguageModel, SequenceParams
 from minitransformer.models.stack import StackParams
-from minitransformer.models.weights import Tensors, json_object, refuse_others, sizes_in
+from minitransformer.models.weights import Tensors, json_object, refuse_others, sizes_in, whole
 from minitransformer.positions import Llama3
 from minitransformer.positions.absolute import LearnedPositionParams
 from minitransformer.pullback import NoParams
@@ -39,7 +39,7 @@ def from_safetensors(folder: str | Path, dtype: type = np.float32) -> tuple[Lang
     path = folder / "config.json"
     config = json_object(path)
     kind = config.get("model_type")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"{path}: this is a model of type {kind!r}; only {', '.join(map(repr, KINDS))} can be read")
     model_of, params_of, plain = KINDS[kind]
     model = model_of(path, config)
@@ -70,12 +70,12 @@ def _gpt2(path: Path, config: dict[str, Any]) -> LanguageModel:
     ffn = activation_of(path, config, "activation_function", "gelu_new")
     with sizes_in(path):
         return gpt2(
-            vocabulary=int(config["vocab_size"]),
-            context=int(config["n_positions"]),
-            width=int(config["n_embd"]),
-            depth=int(config["n_layer"]),
-            heads=int(config["n_head"]),
-            hidden=None if config.get("n_inner") is None else int(config["n_inner"]),
+            vocabulary=whole(config, "vocab_size"),
+            context=whole(config, "n_positions"),
+            width=whole(config, "n_embd"),
+            depth=whole(config, "n_layer"),
+            heads=whole(config, "n_head"),
+            hidden=None if config.get("n_inner") is None else whole(config, "n_inner"),
             ffn=ffn,
             norm=f"layer:eps={float(config.get('layer_norm_epsilon', 1e-5))}",
             outputs="tied" if config.get("tie_word_embeddings", True) else "own",
@@ -131,17 +131,17 @@ def _llama(path: Path, config: dict[str, Any]) -> LanguageModel:
         raise ValueError(f"{path}: angles of the type {way!r}; only 'default' and 'llama3' can be read")
     with sizes_in(path):
         model = llama(
-            vocabulary=int(config["vocab_size"]),
-            context=int(config["max_position_embeddings"]),
-            width=int(config["hidden_size"]),
-            depth=int(config["num_hidden_layers"]),
-            heads=(heads := int(config["num_attention_heads"])),
-            groups=int(config.get("num_key_value_heads") or heads),
-            hidden=int(config["intermediate_size"]),
+            vocabulary=whole(config, "vocab_size"),
+            context=whole(config, "max_position_embeddings"),
+            width=whole(config, "hidden_size"),
+            depth=whole(config, "num_hidden_layers"),
+            heads=(heads := whole(config, "num_attention_heads")),
+            groups=whole(config, "num_key_value_heads") if config.get("num_key_value_heads") is not None else heads,
+            hidden=whole(config, "intermediate_size"),
             base=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
             norm=f"rms:eps={float(config.get('rms_norm_eps', 1e-6))}",
             outputs="tied" if config.get("tie_word_embeddings", False) else "own",
-            head_width=None if config.get("head_dim") is None else int(config["head_dim"]),
+            head_width=None if config.get("head_dim") is None else whole(config, "head_dim"),
         )
         if way == "llama3":
             names = ("factor", "original_max_position_embeddings", "high_freq_factor", "low_freq_factor")

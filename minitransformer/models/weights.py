@@ -42,6 +42,14 @@ def refuse_others(path: Path, config: dict[str, Any], usual: dict[str, Any]) -> 
             raise ValueError(f"{path}: {key} is {config[key]!r}; only {value!r} can be read")
 
 
+def whole(config: dict[str, Any], key: str) -> int:
+    """A size in a config. Raises KeyError if it is missing, ValueError, which names it, if it is no whole number."""
+    value = config[key]
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{key}: {value!r} should be a whole number")
+    return value
+
+
 @contextmanager
 def sizes_in(path: Path) -> Iterator[None]:
     """In this block, a size that is missing or impossible raises a ValueError that names the file."""
