@@ -193,7 +193,8 @@ def not_kept(function):
     given = {argument.arg for argument in function.args.args}
     calls = [call for call in ast.walk(function) if isinstance(call, ast.Call)]
     borrows = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "borrowed"]
-    return {name.id for call in borrows for one in call.args for name in ast.walk(one) if isinstance(name, ast.Name)} - given
+    named = {name.id for call in borrows for name in ast.walk(call) if isinstance(name, ast.Name)}
+    return named - given - {"borrowed"}
 
 
 def test_a_loop_borrows_only_what_its_caller_keeps():
