@@ -53,6 +53,8 @@ def test_the_lines_are_those_of_the_rows_that_fit_and_not_too_wide(n, options, m
     shown = [float(line[23:32]) for line in measured]
     assert len(shown) == sum(row.at(n, what) is not None for row in fitting)
     assert shown == sorted(shown)
+    ratios = {row.name: table().ratio(row, n, what) for row in fitting}
+    assert shown == pytest.approx([ratios[name] for name in names_in(measured)], rel=0.06), "of two digits"
     head = next(line for line in lines if "of dense " in line and "MiB" in line)
     explained = [line[:8].strip() for line in lines if len(line) > 10 and line[8:10] == "  "]
     assert head.split() == " ".join(name for name in explained if name in which.COLUMN).split()
