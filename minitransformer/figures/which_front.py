@@ -29,7 +29,7 @@ class Front(NamedTuple):
 
 
 class WhichFront(NamedTuple):
-    """The front at each length, and the machine of the record."""
+    """The front at each length, and the machines of the record."""
 
     at: dict[int, Front]
     made_on: str

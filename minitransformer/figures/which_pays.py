@@ -1,4 +1,4 @@
-"""From which length on each attention takes less time than dense attention does, on one core of the machine of the record."""
+"""From which length on each attention takes less time than dense attention does, on one core of the machines of the record."""
 
 import textwrap
 from typing import NamedTuple
