@@ -86,12 +86,22 @@ def peak_memory() -> Iterator[Callable[[], int]]:
 
 def processor() -> str:
     """The name that the processor gives itself."""
+    return _first_core().get("model name") or platform.processor() or "unknown processor"
+
+
+def make() -> str:
+    """The numbers by which one make of processor is told from another where the name is the same, as in virtual machines."""
+    core = _first_core()
+    said = (f"{key} {core[key]}" for key in ("cpu family", "model", "CPU implementer", "CPU part") if key in core)
+    return ", ".join(said) or "unknown"
+
+
+def _first_core() -> dict[str, str]:
+    """What Linux says of it; nothing elsewhere."""
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown processor"
+    text = cpuinfo.read_text(errors="replace").partition("\n\n")[0] if cpuinfo.is_file() else ""
+    lines = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, _, value in lines}
 
 
 def vectors() -> str:
@@ -110,6 +120,7 @@ def circumstances() -> dict[str, str | int]:
         "commit": commit(),
         "blas": ", ".join(sorted(blas)) or "unknown",
         "machine": f"{processor()}, {platform.system()} {platform.machine()}",
+        "make": make(),
         "cores": cores(),
         "tier": str(backend()),
     }

@@ -82,6 +82,7 @@ def run_experiment(args: argparse.Namespace) -> int:
     from minitransformer import experiments
     from minitransformer.experiments.run import listed, missing, run
 
+    records = experiments.folder(args.make, args.names)
     if not (args.names or args.all):
         if args.renew:
             raise ValueError("--renew: of which experiment? It takes a name, or --all")
@@ -91,7 +92,7 @@ def run_experiment(args: argparse.Namespace) -> int:
     if any(tls.values()) and not all(tls.values()):
         raise ValueError("--tls-ca-file, --tls-cert and --tls-key are needed together")
     for module in [experiments.find(name) for name in args.names or experiments.modules()]:
-        complete = not args.renew and missing(module) == 0
+        complete = not args.renew and missing(module, records) == 0
         with terminal.ctrl_c_raises():
             path = run(
                 module,
@@ -99,6 +100,7 @@ def run_experiment(args: argparse.Namespace) -> int:
                 tls=tls if all(tls.values()) else None,
                 workers=args.workers,
                 renew=args.renew,
+                records=records,
                 bring=args.brought,
             )
         print(f"{path}{': complete, nothing to run; --renew runs all trials again' * complete}")
@@ -273,6 +275,7 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, dict[str, argparse.
         command.add_argument(f"--tls-{name.replace('_', '-')}", metavar="FILE", help=text)
     command.add_argument("--workers", type=_positive, help="processes on this machine (default: one for each core)")
     command.add_argument("--renew", action="store_true", help="run all trials again, not only those that are missing")
+    command.add_argument("--make", metavar="NAME", help="keep times beside those of the book, as of this processor")
 
     for name, text, run in (
         ("attentions", "list the kinds of attention", attentions),

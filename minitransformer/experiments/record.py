@@ -20,6 +20,7 @@ from minitransformer import files
 from minitransformer.ranges import so_many
 
 RECORDS = Path(__file__).with_name("records")
+MAKES = RECORDS / "makes"  # the records of times that other makes of processor have, each in a folder of its name
 T = TypeVar("T")
 
 

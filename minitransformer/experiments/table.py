@@ -205,10 +205,10 @@ def can(row: Row, *, causal: bool = False, decode: bool = False, both_sides: boo
     return not (causal or decode) or row.part.causal != "never"
 
 
-def table() -> Table:
-    """All that is registered, with what the records have of it."""
+def table(make: str | None = None) -> Table:
+    """All that is registered, with what the records have of it; the times are those of this make of processor, if one is named."""
     found = {name: Row(name, attention_of(name, EXAMPLE)) for name in ATTENTIONS}
-    costs, learned = load("which_cost"), load("which")
+    costs, learned = load("which_cost", make), load("which")
     both_sides = Row("softmax", found["softmax"].part)
     for trial, result in costs:
         columns = (result[key] for key in ("n", *Cost._fields))
