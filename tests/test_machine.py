@@ -52,6 +52,20 @@ def test_the_record_names_versions_and_machine():
     assert said["blas"]
     assert said["cores"] == cores() >= 1
     assert processor() in said["machine"]
+    assert said["make"] == machine.make()
+
+
+def test_a_make_is_told_by_the_numbers_of_the_first_core(monkeypatch, tmp_path):
+    """... of processors that share a name, as Zen 4 and Zen 5 do in virtual machines; elsewhere than on Linux it is unknown."""
+    core = "processor\t: {}\nvendor_id\t: AuthenticAMD\ncpu family\t: {}\nmodel\t\t: {}\nmodel name\t: AMD EPYC\n\n"
+    cpuinfo = tmp_path / "cpuinfo"
+    monkeypatch.setattr(machine, "Path", lambda _: cpuinfo)
+    assert machine.make() == "unknown"
+    cpuinfo.write_text(core.format(0, 25, 17) + core.format(1, 26, 2))
+    assert machine.make() == "cpu family 25, model 17"
+    assert machine.processor() == "AMD EPYC"
+    cpuinfo.write_text("processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0c\n")
+    assert machine.make() == "CPU implementer 0x41, CPU part 0xd0c"
 
 
 def test_the_record_names_the_commit(root, tmp_path, monkeypatch):

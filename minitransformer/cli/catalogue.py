@@ -8,7 +8,8 @@ from typing import Any
 
 from minitransformer.attention.core import Core, Part
 from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of, positions
-from minitransformer.experiments.table import Table, table
+from minitransformer.experiments import makes
+from minitransformer.experiments.table import NOT_YET, Table, table
 from minitransformer.experiments.which_cost import DENSE, HEADS, LENGTHS, WIDTH
 from minitransformer.models import registry
 from minitransformer.models.assemble import mixer_of
@@ -26,15 +27,16 @@ def attentions(name: str | None = None) -> str:
 
     raises   ValueError for an unknown name, an option or a value that makes no sense
     """
-    found = table()
-    return _catalogue("attention", ATTENTIONS, _of_attention, name, lambda name: _pays(found, name))
+    found = {make: table(make) for make in makes("which_cost")}
+    return _catalogue("attention", ATTENTIONS, _of_attention, name, lambda name: list(_pays(found, name)))
 
 
 def measured() -> str:
     """The line below the list of attentions, which says where its times come from."""
+    where = "; ".join(f"{make}: {table(make).made_on}" for make in makes("which_cost"))
     said = (
         f"Faster than dense: measured from {LENGTHS[0]:,} tokens on, in a layer of width {WIDTH} with {HEADS} heads, "
-        f"on one core of {table().made_on}."
+        f"on one core of each make of processor ({where})."
     )
     return textwrap.fill(said, columns())
 
@@ -125,9 +127,13 @@ def _of_attention(name: str, made: Any) -> str:
     return f"{part.cost}; causal: {part.causal_in_words}; {remembers}; positions: {positions(part)}{needs}"
 
 
-def _pays(found: Table, name: str) -> list[str]:
-    """One line, or none for dense attention itself."""
-    return [] if name == DENSE else [f"faster than dense: {found.paying(found.rows[name])}"]
+def _pays(found: dict[str, Table], name: str) -> Iterator[str]:
+    """A line for each make of processor on which it was timed, or one if all say the same; none for dense attention itself."""
+    said = {make: of.paying(of.rows[name]) for make, of in found.items() if of.rows[name].cost}
+    if len(set(said.values())) < 2:
+        said = {"": next(iter(said.values()), NOT_YET)}
+    if name != DENSE:
+        yield from (f"faster than dense{f' on {make}' * bool(make)}: {words}" for make, words in said.items())
 
 
 def _options(maker: Any) -> Iterator[str]:

@@ -56,11 +56,11 @@ def folder(make: str | None, names: Collection[str]) -> Path:
         raise ValueError(f"make {make!r} should be a name of small letters, digits and hyphens, such as zen-4")
     if not names or set(names) - set(kept):
         raise ValueError(f"make {make}: of which experiment? Times of several makes are kept of {', '.join(kept)}")
-    return MAKES / make
+    return RECORDS if make in {find(name).MAKE for name in names} else MAKES / make
 
 
 def makes(name: str) -> list[str]:
-    """The makes of processor that have a record of this experiment: first that of the record itself."""
+    """The makes of processor that have a record of this experiment, which has a MAKE: first that of the record itself."""
     others = sorted(path.parent.name for path in MAKES.glob(f"*/{name}.json"))
     return [find(name).MAKE, *others]
 

@@ -206,7 +206,7 @@ def can(row: Row, *, causal: bool = False, decode: bool = False, both_sides: boo
 
 
 def table(make: str | None = None) -> Table:
-    """All that is registered, with what the records have of it; the times are those of this make of processor, if one is named."""
+    """All that is registered, with what the records have of it; the times are of this make of processor, if one is named."""
     found = {name: Row(name, attention_of(name, EXAMPLE)) for name in ATTENTIONS}
     costs, learned = load("which_cost", make), load("which")
     both_sides = Row("softmax", found["softmax"].part)

@@ -23,7 +23,7 @@ from minitransformer.typing import Array
 
 Work = Callable[[], Callable[[], Any]]  # goes forwards, and gives what goes backwards
 ALONE = True
-MAKE = "zen-5"  # but for `pooled`, which was added on an Intel Xeon
+MAKE = "zen-4"
 GROWS = True  # a kind that is registered later has no trials in the record yet
 WIDTH, HEADS = 64, 2
 LENGTHS = (1024, 4096, 16384, 65536)

@@ -1,4 +1,4 @@
-"""From which length on each attention takes less time than dense attention does, on one core of the machines of the record."""
+"""From which length on each attention takes less time than dense attention does, on one core, by the make of the processor."""
 
 import textwrap
 from typing import NamedTuple
@@ -6,11 +6,13 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from minitransformer.experiments import makes
 from minitransformer.experiments.table import BOTH, FORWARDS, table
 from minitransformer.experiments.which_cost import LENGTHS
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
+RING = {"color": "0.1", "markerfacecolor": "none", "markeredgewidth": 2.2}
 ABOUT = 1.1  # times the shortest text: what begins before is within the noise of it
 
 
@@ -18,22 +20,32 @@ class WhichPays(NamedTuple):
     """Kinds in the order of the second column: (kinds, 2) lengths, forwards and with the way back; NaN where it never pays.
 
     until   up to which length a kind was run
+    make    of the processor; and of the others, with (kinds,) lengths with the way back
     """
 
     names: tuple[str, ...]
     pays: Array
     until: Array
-    made_on: str
+    make: str
+    others: dict[str, Array]
 
 
 def data() -> WhichPays:
     """What is on record, but for dense attention itself."""
-    found = table()
+    make, *others = makes("which_cost")
+    found = table(make)
     rows = [row for row in found if row.cost and row.name != "softmax"]
     pays = np.array([[found.pays_from(row, what) or np.nan for what in (FORWARDS, BOTH)] for row in rows])
     until = np.array([max(row.cost) for row in rows])
-    order = np.lexsort((np.nan_to_num(pays[:, 0], nan=np.inf), np.nan_to_num(pays[:, 1], nan=np.inf)))
-    return WhichPays(tuple(rows[k].name for k in order), pays[order], until[order], found.made_on)
+    order = np.lexsort((np.nan_to_num(pays[:, 0], nan=np.inf), -until, np.nan_to_num(pays[:, 1], nan=np.inf)))
+    names = tuple(rows[k].name for k in order)
+    return WhichPays(names, pays[order], until[order], make, {other: _trained(other, names) for other in others})
+
+
+def _trained(make: str, names: tuple[str, ...]) -> Array:
+    """From which length on these kinds pay in training on this make; NaN where one never does."""
+    found = table(make)
+    return np.array([found.pays_from(found.rows[name], BOTH) or np.nan for name in names])
 
 
 def draw(data: WhichPays) -> Figure:
@@ -41,8 +53,9 @@ def draw(data: WhichPays) -> Figure:
 
     A row for each of the others. A bar begins where a training step takes less time than that of dense attention, the
     stroke stands where a forward pass alone does; a grey cross, at the longest text that was run: in training it never did.
+    A ring stands where a training step begins to take less time on another make of processor.
     """
-    fig, ax = figure(width=10.4, height=9.8)
+    fig, ax = figure(width=10.4, height=10.2)
     at_once = (data.pays < ABOUT * LENGTHS[0]).all(1)  # never for NaN
     early, late = (np.flatnonzero(some) for some in (at_once, ~at_once))
     rows = [(data.pays[early].min(0), data.until[early].max())]
@@ -55,13 +68,22 @@ def draw(data: WhichPays) -> Figure:
             (pays,) = ax.plot([both, end], [place, place], "o-", **bar)
         if not np.isnan(forwards):
             (alone,) = ax.plot(forwards, place, "|", color="#c8553d", markersize=22, markeredgewidth=3.5)
-    ax.set(xscale="log", xlabel="tokens $n$", xlim=(LENGTHS[0] / 1.2, LENGTHS[-1] * 1.2), ylim=(len(rows) - 0.4, -0.6))
+    rings = [
+        ax.plot(pays[late], np.arange(1, len(rows)), mark, markersize=13, **RING)[0]
+        for mark, pays in zip("oDs", data.others.values(), strict=False)
+    ]
+    ax.set(xscale="log", xlabel="tokens $n$", xlim=(LENGTHS[0] / 1.2, LENGTHS[-1] * 1.2), ylim=(len(rows) + 0.6, -0.6))
     ax.set_xticks(LENGTHS, ["1k", "4k", "16k", "64k"])
     ax.set_yticks(range(len(rows)), [f"these {len(early)}", *(data.names[k] for k in late)])
     ax.legend(
-        (pays, alone, never),
-        ("pays in training from here on", "forwards alone, from here on", "slower in training, up to here"),
-        frameon=True, facecolor="white", edgecolor="none", framealpha=1,
+        (pays, alone, never, *rings),
+        (
+            "pays in training from here on",
+            "forwards alone, from here on",
+            "slower in training, up to here",
+            *(f"pays in training, on {other}" for other in data.others),
+        ),
+        loc="lower right", frameon=True, facecolor="white", edgecolor="none", framealpha=1,
     )  # fmt: skip
     ax.grid(axis="x", color="0.85")
     ax.set_axisbelow(True)

@@ -199,6 +199,23 @@ def test_renew_needs_the_name_of_an_experiment(capsys):
     assert capsys.readouterr().err == "minitransformer: --renew: of which experiment? It takes a name, or --all\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["which_cost", "--make", "../x"],
+            "make '../x' should be a name of small letters, digits and hyphens, such as zen-4",
+        ),
+        (["which_cost", "--make", ""], "make '' should be a name of small letters, digits and hyphens, such as zen-4"),
+        (["which", "--make", "m3"], "make m3: of which experiment? Times of several makes are kept of which_cost"),
+        (["--make", "m3"], "make m3: of which experiment? Times of several makes are kept of which_cost"),
+    ],
+)
+def test_a_make_of_processor_has_a_name_and_an_experiment_that_is_timed(capsys, words, said):
+    assert cli.main(["experiment", *words]) == 1
+    assert capsys.readouterr().err == f"minitransformer: {said}\n"
+
+
 @pytest.mark.parametrize("given", ["0", "-1", "1.5", "two"])
 def test_workers_are_counted(capsys, given):
     with pytest.raises(SystemExit):

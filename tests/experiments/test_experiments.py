@@ -43,6 +43,26 @@ def test_the_record_is_whole_small_and_names_its_machine(name):
     assert path.stat().st_size < 300_000
 
 
+@pytest.mark.parametrize("make", experiments.makes("which_cost"))
+def test_times_of_each_make_are_a_whole_record_of_the_same_trials(make):
+    record = experiments.load("which_cost", make)
+    assert set(record.trials) <= set(experiments.load("which_cost").trials)
+    assert {tuple(result) for _, result in record} == {("n", "seconds", "yardsticks", "MB", "stopped")}
+    path = experiments.folder(make, ["which_cost"]) / "which_cost.json"
+    assert path.stat().st_size < 300_000
+
+
+def test_times_of_a_make_have_a_folder_of_their_own_but_for_those_of_the_book():
+    records = experiments.record.RECORDS
+    assert experiments.folder(None, []) == experiments.folder("zen-4", ["which_cost"]) == records
+    assert experiments.folder("m3", ["which_cost"]) == records / "makes" / "m3"
+    assert experiments.makes("which_cost")[:2] == ["zen-4", "zen-5"]
+    with pytest.raises(ValueError, match="no experiment 'dice'"):
+        experiments.makes("dice")
+    with pytest.raises(ValueError, match="there is no such record"):
+        experiments.load("which_cost", "m3")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_first_steps_give_what_a_record_holds(name, monkeypatch):
     """... of the first trial, and of one more for each other list of what is kept: weights of one network, say.

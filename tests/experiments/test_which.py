@@ -10,7 +10,7 @@ from minitransformer.attention.softmax import softmax_attention
 from minitransformer.backend import available
 from minitransformer.checker import check_pullback
 from minitransformer.data.listops import FILL, listops
-from minitransformer.experiments import find, load, which, which_cost
+from minitransformer.experiments import find, load, makes, which, which_cost
 from minitransformer.experiments.record import Record
 from minitransformer.experiments.table import BOTH, FORWARDS, Row, Table, can, table
 from minitransformer.experiments.which import BAG, KEYS, PAIRS, TASKS, VALUES, AnswersPullback, Trial
@@ -20,6 +20,12 @@ from minitransformer.functional import cross_entropy
 @pytest.fixture(scope="module")
 def found():
     return table()
+
+
+@pytest.fixture(scope="module", params=makes("which_cost"))
+def measured(request):
+    """The table with the times of one make of processor."""
+    return table(request.param)
 
 
 # -------------------------------------------------------------------------------------------- the trials
@@ -202,45 +208,58 @@ def test_it_stops_before_it_takes_too_long_or_too_much_room():
 # -------------------------------------------------------------------------------------------- the records
 
 
-def test_times_are_of_passes_that_go_back_too(found):
-    measured = [row for row in found if row.cost]
-    assert len(measured) > 30
-    for row in measured:
+def test_times_are_of_passes_that_go_back_too(measured):
+    rows = [row for row in measured if row.cost]
+    assert len(rows) > 30
+    for row in rows:
         assert all(cost.seconds[BOTH] > cost.seconds[FORWARDS] > 0 for cost in row.cost.values()), row.name
         assert list(row.cost) == list(which_cost.LENGTHS[: len(row.cost)])
 
 
-def test_powers_of_n_are_those_that_the_formulas_state(found):
-    slope = {row.name: row.slope(BOTH) for row in found}
+def test_powers_of_n_are_those_that_the_formulas_state(measured):
+    slope = {row.name: row.slope(BOTH) for row in measured}
     assert 1.75 < slope["softmax"] < 2.25
     assert all(1.5 < slope[name] < 2.5 for name in ("differential", "latent", "smoother", "forgetting"))
     assert all(0.8 < slope[name] < 1.3 for name in ("window", "local", "linear", "delta", "retnet", "gla", "linformer"))
     assert all(1.25 < slope[name] < 1.8 for name in ("fixed", "routing"))
 
 
-def test_whoever_promises_less_work_than_all_pairs_does_less_of_it_from_some_length_on(found):
+def test_whoever_promises_less_work_than_all_pairs_does_less_of_it_from_some_length_on(measured):
     """A formula without n² gains on dense attention, and has passed it by 64k, or nearly where it ends before that."""
-    for row in found:
+    for row in measured:
         power, promised = row.slope(BOTH), row.part.cost
         if power is None or "n²" in promised or "edges" in promised:
             continue
         assert power < (1.45 if row.name not in which_cost.GROWING else 1.75), f"{row.name}: n to the power of {power}"
-        ratios = [found.ratio(row, n, BOTH) for n in row.cost]
+        ratios = [measured.ratio(row, n, BOTH) for n in row.cost]
         assert ratios[-1] < min(ratios[0] / 2, 0.8 if 65536 in row.cost else 1.2), row.name
-    assert all(found.ratio(found.rows[name], 16384, BOTH) > 0.7 for name in ("differential", "latent", "smoother"))
+    assert all(
+        measured.ratio(measured.rows[name], 16384, BOTH) > 0.7 for name in ("differential", "latent", "smoother")
+    )
 
 
-def test_the_lengths_from_which_a_kind_pays_in_words(found):
-    words = {row.name: found.paying(row) for row in found}
+def test_where_multiply_adds_are_slower_others_pay_no_later():
+    """Zen 4 takes twice the time for those, of which dense attention consists, and less than that for all else."""
+    zen_4, zen_5 = table("zen-4"), table("zen-5")
+    names = [row.name for row in zen_5 if row.cost]
+    assert not {"pooled", "reformer", "fixed"} & set(names)  # another processor; slower code
+    begins = {name: [of.pays_from(of.rows[name], BOTH) or np.inf for of in (zen_4, zen_5)] for name in names}
+    assert all(early <= 1.05 * late for early, late in begins.values()), begins
+    assert 2 * begins["routing"][0] < begins["routing"][1]
+    assert begins["indexer"][0] < 8192 < begins["indexer"][1]
+
+
+def test_the_lengths_from_which_a_kind_pays_in_words(measured):
+    words = {row.name: measured.paying(row) for row in measured}
     assert words["linear"] == "from 1,024 tokens on"
     assert words["gat"].startswith("never, up to ")
     one = r"(never, up to \d+,\d+|from \d+,\d+ tokens on)"
     assert re.fullmatch(rf"{one}|forwards {one}; with the backward pass {one}", words["routing"])
-    assert found.paying(Row("new", found.rows["linear"].part)) == "not measured yet"
+    assert measured.paying(Row("new", measured.rows["linear"].part)) == "not measured yet"
 
 
-def test_a_window_remembers_as_much_as_dense_attention_in_a_training_step(found):
-    dense, window = (found.rows[name].megabytes(16384, BOTH) for name in ("softmax", "window"))
+def test_a_window_remembers_as_much_as_dense_attention_in_a_training_step(measured):
+    dense, window = (measured.rows[name].megabytes(16384, BOTH) for name in ("softmax", "window"))
     assert window == pytest.approx(dense, rel=0.1)
 
 
