@@ -1,4 +1,4 @@
-"""Memory-compressed attention: n × n weights, the convolution that shortens the keys, and n × n/s weights; and who sees what."""
+"""Memory-compressed attention: n × n weights, n × n/s weights of blocks, and who sees what in the causal forms."""
 
 from typing import NamedTuple
 
