@@ -134,14 +134,14 @@ def _count(train: Array, k: int) -> Counts:
 
 def _look_up(counts: Counts, grams: Array) -> tuple[Array, Array, Array]:
     """N(c b), N(c) and T(c) for each gram (c, b); zeros for what was never seen."""
-    contexts = grams >> np.uint64(8)
-    (seen_gram, gram), (seen, context) = _find(counts.grams, grams), _find(counts.contexts, contexts)
-    N = np.where(seen_gram, counts.occurrences[gram], 0)
-    return N, np.where(seen, counts.total[context], 0), np.where(seen, counts.kinds[context], 0)
+    (N,) = _found(counts.grams, grams, counts.occurrences)
+    total, kinds = _found(counts.contexts, grams >> np.uint64(8), counts.total, counts.kinds)
+    return N, total, kinds
 
 
-def _find(known: Array, wanted: Array) -> tuple[Array, Array]:
+def _found(known: Array, wanted: Array, *values: Array) -> list[Array]:
+    """The values that belong to the wanted ones among the known; 0 for what is not among them, be it that nothing is."""
     if not known.size:
-        return np.zeros(wanted.shape, bool), np.zeros(wanted.shape, np.intp)
+        return [np.zeros(wanted.shape, np.int64) for _ in values]
     place = np.minimum(np.searchsorted(known, wanted), known.size - 1)
-    return known[place] == wanted, place
+    return [np.where(known[place] == wanted, X[place], 0) for X in values]

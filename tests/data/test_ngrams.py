@@ -110,6 +110,13 @@ def test_a_text_shorter_than_the_order_has_no_grams_of_it():
         (1, 1, 1, 1, 1),
         *[(0,) * 5] * 2,
     ]
+    P = probabilities(model, TRAIN[:6])
+    np.testing.assert_array_equal(P[2:], P[[1, 1]])  # and answers by the longest that it has
+
+
+def test_nobody_is_judged_by_an_empty_text():
+    with pytest.raises(ValueError, match="text: an empty text has no bytes to be judged by"):
+        bits_per_byte(fit(TRAIN, 2), TRAIN[:0])
 
 
 @pytest.mark.parametrize("other", [-1, 256, 2**40])
@@ -124,5 +131,7 @@ def test_what_is_no_byte_is_refused(other):
 def test_contexts_that_do_not_fit_their_counts():
     model = fit(np.arange(20).astype(np.uint8), 2)
     fewer = model.orders[1]._replace(contexts=model.orders[1].contexts[:-1])
-    with pytest.raises(ValueError, match="should be equal"):
-        probabilities(model._replace(orders=(model.orders[0], fewer)), np.arange(5).astype(np.uint8))
+    uncounted = model.orders[1]._replace(occurrences=model.orders[1].occurrences[:-1])
+    for odd in (fewer, uncounted):
+        with pytest.raises(ValueError, match="should be equal"):
+            probabilities(model._replace(orders=(model.orders[0], odd)), np.arange(5).astype(np.uint8))
