@@ -35,6 +35,12 @@ def close(have, want):
     return np.abs(have - want).max() <= TOLERANCE[have.dtype.type] * (1 + np.abs(want).max())
 
 
+def test_the_scale_is_that_of_both_scores():
+    Q_1, K_1, Q_2, K_2, V, lambda_ = random_inputs()
+    Y, _ = differential_attention(Q_1, K_1, Q_2, K_2, V, lambda_, scale=3 / math.sqrt(D))
+    assert close(Y, differential_attention(3 * Q_1, K_1, 3 * Q_2, K_2, V, lambda_)[0])
+
+
 def loops(Q_1, K_1, Q_2, K_2, V, lambda_):
     """Y_i = Σ_j (e^{S¹_ij} / Σ_l e^{S¹_il} − λ e^{S²_ij} / Σ_l e^{S²_il}) v_j."""
     Y = np.zeros((len(Q_1), V.shape[1]))

@@ -49,6 +49,15 @@ def loops(Q, K, V, k, causal, sees=None):
 
 
 @causal_or_not
+def test_the_scale_is_that_of_the_scores(causal):
+    """It has no say in the choice."""
+    Q, K, V = heads()
+    options = {"block": BLOCK, "chosen": 2, "causal": causal}
+    Y, _ = moba_attention(Q, K, V, scale=3 / math.sqrt(D), **options)
+    np.testing.assert_allclose(Y, moba_attention(3 * Q, K, V, **options)[0], rtol=1e-12)
+
+
+@causal_or_not
 @pytest.mark.parametrize(("n", "k"), [(N, 1), (N, 2), (N, 3), (6, 2), (N, 9)])
 def test_against_loops(n, k, causal, tier):
     Q, K, V = heads(n=n)

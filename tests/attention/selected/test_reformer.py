@@ -12,6 +12,7 @@ from minitransformer.attention.delta_rule import unit
 from minitransformer.attention.linear import gated_delta_net
 from minitransformer.attention.selected import Reformer, lsh_attention, reformer
 from minitransformer.attention.selected.reformer import hash_buckets, sort_in_rounds
+from minitransformer.positions import ALiBi
 from minitransformer.pullback import NoParams
 
 pytestmark = pytest.mark.usefixtures("definitions")
@@ -83,6 +84,16 @@ def test_against_loops(rounds, chunk, causal, tier, other_buckets):
     for b, h in np.ndindex(B, H):
         want = loops(Q[b, h], V[b, h], rotations, chunk, causal, other_buckets=other_buckets)
         np.testing.assert_allclose(Y[b, h], want, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("encoding", [None, ALiBi(H)])
+def test_the_scale_is_that_of_the_scores(encoding):
+    """Keys have norm one and buckets know no lengths: queries of twice the size are twice the scale, but for 10⁻⁶ d."""
+    Q, V = heads()
+    options = {"rotations": rotated(2), "chunk": 4, "encoding": encoding, "params": NoParams()}
+    Y, _ = lsh_attention(Q, V, scale=2 / math.sqrt(D), **options)
+    np.testing.assert_allclose(Y, lsh_attention(2 * Q, V, **options)[0], rtol=1e-4, atol=1e-5)
+    assert np.abs(Y - lsh_attention(Q, V, **options)[0]).max() > 0.1
 
 
 @causal_or_not
@@ -263,6 +274,8 @@ def test_what_is_refused():
         lsh_attention(Q, V, rotations=rotated(1)[:, :3])
     with pytest.raises(TypeError, match="should have one dtype"):
         lsh_attention(Q, V, rotations=rotated(1).astype(np.float32))
+    with pytest.raises(ValueError, match=r"rotations: shape \(0, .*; a hash needs at least one round"):
+        lsh_attention(Q, V, rotations=rotated(1)[:0])
     for wrong in ({"rounds": 0}, {"chunk": 0}, {"buckets": 3}, {"buckets": 0}):
         with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: . should be (at least 1|even)"):
             Reformer(**wrong)

@@ -23,6 +23,26 @@ def heads(seed=0, n=N):
     return [rng.standard_normal((B, H, *shape)) for shape in ((n, D), (n, D), (n, DV), (-(-n // BLOCK),) * 2)]
 
 
+@pytest.mark.parametrize("cut", [None, 2])
+def test_the_scale_is_that_of_the_scores(cut):
+    Q, K, V, R = heads()
+    Y, _ = sinkhorn_attention(Q, K, V, R, block=BLOCK, cut=cut, scale=3 / math.sqrt(D))
+    np.testing.assert_allclose(Y, sinkhorn_attention(3 * Q, K, V, R, block=BLOCK, cut=cut)[0], rtol=1e-12)
+
+
+def test_a_block_longer_than_the_text_is_dense():
+    """Sorted, it is itself, so that each key is there twice; what fills it up is no key."""
+    Q, K, V, _ = heads()
+    Y, _ = sinkhorn_attention(Q, K, V, np.ones((B, H, 1, 1)), block=N + 5)
+    np.testing.assert_allclose(Y, dot_product_attention(Q, K, V)[0], rtol=1e-10, atol=1e-13)
+
+
+def test_with_noise_float32_stays():
+    arrays = [X.astype(np.float32) for X in heads()]
+    Y, pullback = sinkhorn_attention(*arrays, block=BLOCK, rng=np.random.default_rng(0))
+    assert {X.dtype for X in (Y, *pullback(Y))} == {np.dtype(np.float32)}
+
+
 # ------------------------------------------------------------------------------------------------ the order
 
 

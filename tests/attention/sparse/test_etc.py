@@ -86,6 +86,14 @@ def test_gradient_of_labels(rng):
     check_pullback(lambda *five: labelled_attention(*five, label, mask=mask, scale=0.3), Q, K, V, R, b, entries=12)
 
 
+def test_the_scale_is_that_of_all_three_parts_of_a_score(rng):
+    """s (⟨q, k + r⟩ + b): three times 1/√d is what queries and numbers of three times the size give."""
+    Q, K, V, R, b = arrays(6)
+    label = rng.integers(0, 8, (6, 6))
+    Y, _ = labelled_attention(Q, K, V, R, b, label, scale=3 / math.sqrt(D))
+    np.testing.assert_allclose(Y, labelled_attention(3 * Q, K, V, R, 3 * b, label)[0], rtol=0, atol=1e-13)
+
+
 def test_a_large_radius_without_labels_is_dense():
     """Identity 6: on the concatenation [g; x]."""
     Q, K, V, R, b = arrays(50)
@@ -185,6 +193,10 @@ def test_what_can_not_be(rng):
     Q, K, V, R, b = arrays(5)
     with pytest.raises(ValueError, match="7 labels should be even"):
         etc_attention(Q, K, V, R[:, 1:], b[:, 1:])
+    with pytest.raises(ValueError, match="2 labels should be even, and at least 4"):
+        etc_attention(Q, K, V, R[:, :2], b[:, :2])
+    with pytest.raises(TypeError, match="should have one dtype"):
+        etc_attention(Q, K, V, R.astype(np.float32), b)
     with pytest.raises(ValueError, match="a mask can hide keys"):
         etc_attention(*arrays(5), mask=np.ones((5, 5), bool))
     with pytest.raises(ValueError, match="label: 0 … 8 is not within 0 … 7"):
