@@ -73,6 +73,19 @@ def test_masks_of_keys_and_of_pairs_against_loops(causal):
 
 
 @causal_or_not
+def test_a_mask_of_keys_for_the_last_queries_against_loops(causal):
+    """Nine of seventeen: whether a query takes part is what the mask says of its position, not of its row."""
+    Q, K, V = heads(n=9)
+    mask = np.random.default_rng(4).random((1, N)) < 0.6
+    assert (mask[0, :9] != mask[0, N - 9 :]).any()
+    Y, _ = routing_attention(Q, K, V, centroids=centroids(), window=W, causal=causal, mask=mask)
+    for b, h in np.ndindex(B, H):
+        sees = np.broadcast_to(mask, (9, N))
+        want = loops(Q[b, h], K[b, h], V[b, h], centroids()[h], W, causal, sees)
+        np.testing.assert_allclose(Y[b, h], want, rtol=1e-9, atol=1e-12)
+
+
+@causal_or_not
 def test_gradient(causal, tier):
     mask = padding_mask(np.array([N, 11]), N)[:, None]
 
@@ -165,8 +178,9 @@ def test_centroids_follow_the_mean_of_what_is_nearest():
             step = 0.9 * centroids()[h, c] + 0.1 * np.mean(groups[c], 0)
             want = step * math.sqrt(D) / np.linalg.norm(step)
             np.testing.assert_allclose(moved.centroids[h, c], want, rtol=1e-10)
-    halves = type(observed)(observed.sums / 2, observed.counts / 2)  # averaged over parts of a batch
-    np.testing.assert_allclose(core.after_step(params, halves, np.random.default_rng(0)).centroids, moved.centroids)
+    for parts in (2, 64):  # averaged over parts of a batch, until fewer than one is nearest
+        shares = type(observed)(observed.sums / parts, observed.counts / parts)
+        np.testing.assert_allclose(core.after_step(params, shares, np.random.default_rng(0)).centroids, moved.centroids)
 
 
 def test_a_centroid_that_is_nearest_to_nobody_stays():

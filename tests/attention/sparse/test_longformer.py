@@ -20,8 +20,10 @@ from minitransformer.attention import (
     padding_mask,
 )
 from minitransformer.attention.multi_head import ProjectionParams
+from minitransformer.functional import softmax
 from minitransformer.models import LanguageModel, SequenceModel
-from minitransformer.positions import RoPE
+from minitransformer.positions import ALiBi, RoPE
+from minitransformer.positions.alibi import alibi_slopes
 from minitransformer.pullback import NoParams
 
 B, H, D = 2, 2, 4
@@ -102,6 +104,21 @@ def test_a_mask_of_pairs_reaches_both_kinds_of_rows(tier, rng):
 
 
 # -------------------------------------------------------------------------------------------------- in a layer
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_mask_beside_an_encoding_reaches_both_kinds_of_rows(wide, tier, rng):
+    """Of keys or of pairs: the rows that are global, and those that are not."""
+    Q, K, V, Q_g, K_g, V_g = all_six = arrays(12)
+    mask, i = rng.random((12 if wide else 1, 12)) < 0.6, np.arange(12)
+    mask[:, 3] = True
+    Y, _ = longformer_attention(*all_six, radius=4, global_tokens=2, mask=mask, encoding=ALiBi(H), params=NoParams())
+    bias = -alibi_slopes(H)[:, None, None] * np.abs(i[:, None] - i)
+    near = (np.abs(i[:, None] - i) <= 4) | (i < 2)
+    rows, _ = softmax(Q @ K.mT / math.sqrt(D) + bias, mask=mask & near)
+    of_globals, _ = softmax(Q_g @ K_g.mT / math.sqrt(D) + bias, mask=np.broadcast_to(mask, (12, 12)))
+    want = np.where(i[:, None] < 2, of_globals @ V_g, rows @ V)
+    np.testing.assert_allclose(Y, want, rtol=0, atol=1e-12)
 
 
 def test_the_second_projections_start_as_copies_of_the_first(rng):

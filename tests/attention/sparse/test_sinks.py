@@ -18,6 +18,7 @@ from minitransformer.attention import (
 )
 from minitransformer.models import LanguageModel
 from minitransformer.positions import NTK, ALiBi, DynamicNTK, RoPE
+from minitransformer.positions.alibi import alibi_slopes
 from minitransformer.pullback import NoParams, tree_bytes
 from tests.pieces import in_pieces
 
@@ -131,6 +132,19 @@ def test_memory_is_constant_in_a_model(tier):
     assert len(set(sizes[100:])) == 1
 
 
+def test_a_mask_beside_an_encoding(tier, rng):
+    """Pairs are hidden from queries whose cache is not full yet, and from those whose cache is."""
+    Q, K, V = arrays(20)
+    mask = rng.random((20, 20)) < 0.6
+    mask |= np.eye(20, dtype=bool)
+    Y, _ = sink_attention(Q, K, V, first=2, last=5, mask=mask, encoding=ALiBi(2), params=NoParams())
+    for h, t in np.ndindex(2, 20):
+        cache = np.array([j for j in range(t + 1) if j < 2 or j > t - 5])
+        bias = -alibi_slopes(2)[h] * np.arange(len(cache))[::-1]  # by their places, the query's own the last
+        weights = np.exp(Q[h, t] @ K[h, cache].T / math.sqrt(D) + bias) * mask[t, cache]
+        np.testing.assert_allclose(Y[h, t], weights @ V[h, cache] / weights.sum(), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("positions", ["tupe", "grid:columns=4", "learned"])
 def test_a_text_shorter_than_its_cache_asks_for_no_position_behind_it(positions, tier):
     model = LanguageModel(40, 16, 16, 1, 2, 10, attention="sinks:first=4,last=64", positions=positions)
@@ -154,4 +168,6 @@ def test_what_can_not_be():
         ValueError, match="rotate: positions can act on queries and keys, or on scores by an encoding, not on both"
     ):
         sink_attention(*arrays(4), rotate=RoPE(D), encoding=ALiBi(2), params=NoParams())
+    with pytest.raises(TypeError, match="rotate: object turns nothing; RoPE does"):
+        sink_attention(*arrays(4), rotate=object())
     assert not MultiHeadAttention(8, 2, core=Sinks(rotate=RoPE(D, scaling=DynamicNTK(2.0, 6)))).decodes
