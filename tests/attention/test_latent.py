@@ -257,6 +257,8 @@ def test_what_does_not_fit_is_refused():
         ValueError, match="W_uk, W_uv: 14 and 12 columns, for 3 heads of width 5, should be 15 and a multiple of 3"
     ):
         latent_attention(Q, Q_R, C, K_R, W_uk[:, :-1], W_uv)
+    with pytest.raises(ValueError, match=r"W_uk, W_uv: 15 and 11 columns, .* should be 15 and a multiple of 3"):
+        latent_attention(Q, Q_R, C, K_R, W_uk, W_uv[:, :-1])
     with pytest.raises(ValueError, match="mask: shape"):
         latent_attention(Q, Q_R, C, K_R, W_uk, W_uv, mask=np.ones((N, M + 1), bool))
     with pytest.raises(TypeError, match="one dtype"):
@@ -266,6 +268,11 @@ def test_what_does_not_fit_is_refused():
         layer(some(layer), X, mask=np.ones((2, 5, 5), bool))
     with pytest.raises(ValueError, match="latent has no queries and keys"):
         LanguageModel(width=24, heads=3, attention="latent", positions="rope")
+
+
+def test_the_base_is_that_of_the_angles():
+    layer = Latent(24, 3, rotary=4, base=50.0)
+    np.testing.assert_array_equal(layer.rotate.angles(9)[0], np.arange(9)[:, None] * 50.0 ** np.array([0, -1 / 2]))
 
 
 def test_float32_stays():

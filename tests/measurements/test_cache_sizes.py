@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from minitransformer.attention import Window, cache_bytes
+from minitransformer.attention.sparse.cached_tokens import cached_tokens
 from minitransformer.measurements.cache_sizes import (
     GIB,
     MODELS,
@@ -24,6 +25,13 @@ def test_the_formula_is_what_a_model_keeps(groups):
     _, state = model.step(model.init(np.random.default_rng(0)), np.arange(20))
     kept = sum(X.nbytes for block in state.blocks for X in (block.keys, block.values))
     assert kept == 2 * cache_size((Layers(3, keys_and_values(groups, 4)),), 20)
+
+
+def test_a_window_with_global_tokens_keeps_both():
+    """Two that all see and the last four, of texts that are shorter, as long and longer."""
+    pattern = Window(3, global_tokens=2)
+    assert [cached_tokens(pattern, n) for n in (5, 6, 7, 1000)] == [5, 6, 6, 6]
+    assert cached_tokens(None, 1000) == 1000
 
 
 def test_the_table_in_bytes():

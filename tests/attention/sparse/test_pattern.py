@@ -219,6 +219,7 @@ def test_a_graph_that_one_knows():
     apart = Graph(np.kron(np.eye(2), np.ones((3, 3))) > 0)
     assert apart.average_path() == np.inf
     assert Graph(np.ones((1, 1), bool)).average_path() == 0
+    assert Graph(np.ones((1, 1), bool)).spectral_gap() == 1
     assert apart.spectral_gap() == pytest.approx(0, abs=1e-12)
 
 
@@ -249,6 +250,7 @@ def test_neighbours_of_neighbours():
     assert Graph(np.ones((4, 4), bool)).clustering() == 1
     one_way = Graph(np.array([[0, 1, 1], [0, 0, 1], [0, 0, 0]], bool))
     assert one_way.clustering() == 1, "whoever looks at whom"
+    assert one_way.edges == Graph(one_way.A.T).edges == 3
 
 
 def test_the_graph_of_heads_is_what_all_of_them_see():

@@ -7,7 +7,7 @@ import pytest
 
 import minitransformer as mt
 from minitransformer import check_pullback
-from minitransformer.attention import Fixed, Strided
+from minitransformer.attention import Fixed, Strided, block_sparse_attention
 from minitransformer.attention.sparse import sparse_transformer
 from minitransformer.attention.sparse.columns import ColumnsPullback
 from minitransformer.backend import available
@@ -109,6 +109,7 @@ def test_what_can_not_be():
         Strided(0)
     with pytest.raises(ValueError, match="columns: 7 should be"):
         Fixed(6, 7)
+    assert Fixed(6, 6)(20, 20, causal=False).mask.all()  # a block that is its own summary
     with pytest.raises(ValueError, match="part: no 'middle'"):
         Fixed(6, 1, "middle")
     with pytest.raises(ValueError, match="two heads at least, got 1"):
@@ -178,6 +179,8 @@ def test_masks_and_what_looks_ahead_go_by_tiles(in_columns):
         assert not isinstance(pullback, ColumnsPullback)
     _, pullback = Strided(6).attend(Q[:, :, 9:], K, V, causal=True, mask=None)
     assert not isinstance(pullback, ColumnsPullback)
+    tiles = block_sparse_attention(Q, K, V, Strided(6)(40, 40, causal=True), causal=True, cap=0.5)[0]
+    np.testing.assert_array_equal(Strided(6).attend(Q, K, V, causal=True, mask=None, cap=0.5)[0], tiles)
 
 
 @pytest.mark.skipif("numba" not in available(), reason="columns are for the loops")
