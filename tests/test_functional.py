@@ -1,6 +1,7 @@
 """The small functions: gradients by the checker, values against plain loops, identities, and bad input."""
 
 import math
+import sys
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 from minitransformer import check_pullback, functional
 from minitransformer.backend import available, backend
 from minitransformer.functional import (
+    aggregate,
     cross_entropy,
     dropout,
     embedding,
@@ -24,6 +26,7 @@ from minitransformer.functional import (
     linear,
     relu,
     rms_norm,
+    scores,
     sigmoid,
     silu,
     softmax,
@@ -189,6 +192,19 @@ def test_activation_far_out(function, dtype):
     assert np.allclose(slope, [0, 0, 1, 1] if function not in (sigmoid, tanh) else 0, atol=1e-6)
 
 
+def test_far_below_zero_softplus_keeps_its_digits():
+    """ln(1 + e⁻⁴⁰) is e⁻⁴⁰ to the last digit, and not 0: a gate −softplus(−x) that is nearly open still fades a little."""
+    assert math.isclose(softplus(np.array([-40.0]))[0][0], math.exp(-40), rel_tol=1e-12)
+
+
+def test_without_scipy_gelu_is_the_same(monkeypatch):
+    """As in a browser: Python's own erf, also where there is nothing to take it of."""
+    there, _ = gelu(X)
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    np.testing.assert_allclose(gelu(X)[0], there, rtol=1e-12)
+    assert gelu(np.zeros((0, 5)))[0].shape == (0, 5)
+
+
 def test_slope_of_relu_at_zero_is_zero():
     assert relu(np.zeros(2))[1](np.ones(2)).tolist() == [0, 0]
 
@@ -227,6 +243,14 @@ def test_gate_gradients(gate, tier):
         check_pullback(lambda X, U_1, U_2, b_2: glu(X, U_1, U_2, None, b_2, gate=gate), X, U_1, U_2, B_2)
 
 
+@pytest.mark.parametrize("gate", GATE)
+def test_a_gate_entry_by_entry(gate):
+    """To the last digits: the loop of GELU has those of float32, and so leaves float64 to the definition."""
+    values = np.linspace(-6, 6, 25)
+    Y, _ = gated(values, np.full(25, 3.0), gate)
+    np.testing.assert_allclose(Y, [3 * GATE[gate](a) for a in values], rtol=1e-12, atol=1e-15)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("gate", GATE)
 def test_a_gate_far_out_and_at_zero(gate, dtype):
@@ -254,6 +278,22 @@ def test_a_gate_that_is_refused():
         gated(X, X.astype("f4"))
     with pytest.raises(TypeError, match="b_2"):
         glu(X, U_1, U_2, B_1, B_2[:3])
+
+
+# ----------------------------------------------------------------------- before and after it, in attention
+
+
+def test_a_scale_of_zero_is_a_scale():
+    S, pullback = scores(X, X, scale=0.0)
+    assert not S.any()
+    assert not any(d.any() for d in pullback(np.ones_like(S)))
+
+
+def test_a_nan_counts_where_it_has_a_weight():
+    """In the gradient of the weights too: NaN where one is seen, and the others as they are, with weight or without."""
+    Y, pullback = aggregate(np.array([[0.5, 0.5, 0, 0]]), np.array([[1], [np.nan], [np.nan], [3]]))
+    assert np.isnan(Y).all()
+    np.testing.assert_array_equal(pullback(np.ones((1, 1)))[0], [[1, np.nan, 0, 3]])
 
 
 # --------------------------------------------------------------------------------- linear and embedding
@@ -431,6 +471,8 @@ def test_norms_refuse_what_does_not_fit():
     for norm in NORMS:
         with pytest.raises(TypeError, match="should have one dtype"):
             norm(X, GAMMA.astype(np.float32), BETA.astype(np.float32), eps=0.1)
+        with pytest.raises(ValueError, match=r"X: shape \(2, 0\); a row of no numbers has no mean"):
+            norm(np.ones((2, 0)), np.ones(0), np.ones(0), eps=0.1)
 
 
 # ------------------------------------------------------------------------------------ dropout and loss

@@ -274,6 +274,12 @@ def test_what_a_residual_adds_has_the_shape_of_its_input():
         with pytest.raises(ValueError, match=rf"residual: the layer makes \(4, {width}\) of X \(4, 6\)"):
             residual(affine)(pair(6, width), np.ones((4, 6)))
 
+    def mean(params, X):
+        return X.mean(-2, keepdims=True), None
+
+    with pytest.raises(ValueError, match=r"residual: the layer makes \(1, 6\) of X \(4, 6\)"):  # nor one row
+        residual(mean)((), np.ones((4, 6)))
+
 
 def test_residual_adds_its_input():
     p = pair(4, 4)
