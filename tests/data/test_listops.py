@@ -48,13 +48,21 @@ def test_depth_and_arguments_stay_within_their_bounds():
     assert (opened[:, -1] == 0).all()
 
 
+def test_how_often_an_argument_is_an_expression():
+    """Of the first of two arguments, where one more level is allowed and every length is taken."""
+    for nested in (0.0, 0.2, 0.8):
+        tokens, _ = listops(400, 10, np.random.default_rng(3), most=2, nested=nested, shortest=4)
+        first = np.array([row[row != FILL][1] for row in tokens])
+        assert abs(np.isin(first, (MIN, MAX)).mean() - nested) <= 0.3 * nested
+
+
 def test_the_order_of_the_tokens_matters():
     """The same bag, two values."""
     assert value_of(np.array([MAX, 1, MIN, 5, 9, END, END])) == 5
     assert value_of(np.array([MAX, 9, MIN, 5, 1, END, END])) == 9
 
 
-@pytest.mark.parametrize("bad", [[MAX, 1, 2], [1, 2], [END], [MAX, END], [MAX, 1, FILL, 2, END], []])
+@pytest.mark.parametrize("bad", [[MAX, 1, 2], [MAX, 1], [1, 2], [END], [MAX, END], [MAX, 1, FILL, 2, END], []])
 def test_what_is_no_expression_is_refused(bad):
     with pytest.raises(ValueError, match="tokens: "):
         value_of(np.array(bad, np.int64))

@@ -126,6 +126,26 @@ def test_a_text_shorter_than_the_context_is_refused(function):
         function(np.zeros(8, np.uint8))
 
 
+@pytest.mark.parametrize("start", [-1, 12, 13])
+def test_a_passage_ends_before_the_text_does(start):
+    """Of eight tokens and the one after them: the last of 20 begins at 11."""
+    tokens = np.arange(20)
+    assert passages(tokens, np.array([0, 11]), 8)[1][:, -1].tolist() == [8, 19]
+    with pytest.raises(ValueError, match=f"starts: .*{start}.* is not within 0 … 11"):
+        passages(tokens, np.array([5, start]), 8)
+
+
+def test_what_are_no_whole_numbers_is_refused_by_its_name():
+    bytes_, odd = np.zeros(90, np.uint8), np.zeros(90)
+    for name, call in {
+        "text": lambda: module.copied(odd, bytes_),
+        "source": lambda: module.copied(bytes_, odd),
+        "starts": lambda: counted(odd, 8),
+    }.items():
+        with pytest.raises(ValueError, match=f"^{name}: should be a one-dimensional array of integers, got float64"):
+            call()
+
+
 def test_the_usual_stride_is_half_the_context_and_at_least_one():
     tokens = np.zeros(9, np.uint8)
     for context, starts in ((1, range(8)), (2, range(7)), (3, range(6)), (4, (0, 2, 4)), (7, (0, 1)), (8, (0,))):
@@ -217,6 +237,7 @@ def test_text_to_bytes_and_back():
     assert decode(encode(text)) == text
     assert encode(text).dtype == np.int64
     assert decode(encode("é")[:1]) == "\N{REPLACEMENT CHARACTER}"
+    assert encode("a\udcff").tolist() == [97, 255]  # as Python has what a terminal gave it that is no UTF-8
 
 
 def test_what_is_decoded_may_be_a_list_of_any_whole_numbers():

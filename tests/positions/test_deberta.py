@@ -191,6 +191,8 @@ def test_what_it_says_about_itself():
         (lambda: DeBERTa(12, 3, 4, index="v1"), "index: no 'v1'; there are paper, code"),
         (lambda: DeBERTa(12, 3, 4, buckets=1), "buckets: half of 1 should be at least 1, and less than"),
         (lambda: DeBERTa(12, 3, 4, buckets=6), "buckets: half of 6 .* the longest distance, 3"),
+        (lambda: deberta_buckets(np.arange(9), buckets=1, longest=9), "buckets: 1 should be at least 2"),
+        (lambda: deberta_buckets(np.arange(9), buckets=4, longest=3), "buckets: 4 .* half of it below 2, the longest"),
         (lambda: DeBERTa(12, 3, 4, terms=()), r'terms: \(\) should be "c2p", "p2c" or both'),
         (lambda: DeBERTa(12, 3, 4, terms=("p2p",)), "terms: .*'p2p'"),
         (lambda: DeBERTa(12, 3, 4, terms=("c2p", "c2p")), "terms: "),

@@ -164,6 +164,7 @@ def test_initial_parameters():
 
 def test_what_they_say_about_themselves():
     assert XL.shared == ("u", "v")
+    assert TransformerXLPositions(12, 3, tied=False).shared == ()
     assert XL.scale is None
     assert TEN.shared == ()
     assert TEN.scale == 1
