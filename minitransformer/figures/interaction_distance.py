@@ -116,4 +116,4 @@ def _draw_field(ax: Any, field: Array) -> None:
     picture = ax.imshow(seen, aspect="auto", extent=(-(n / 2), n / 2, layers + 0.5, 0.5), cmap="viridis")
     ax.set(title="seen by the middle row", xlabel="offset $j − i$", ylabel="layers of windows", facecolor="white")
     ax.set_yticks(range(1, layers + 1))
-    ax.figure.colorbar(picture, ax=ax, label="log₁₀ influence; white: 0")
+    ax.figure.colorbar(picture, ax=ax, label="log₁₀ reach; white: 0")
