@@ -29,6 +29,11 @@ def test_all_know_more_than_pairs_of_bytes_and_less_than_triples(record):
         assert triples < result["bits"] < pairs
 
 
+def test_the_attention_model_is_the_larger_one(record):
+    sizes = {model: {result["parameters"] for trial, result in record if trial.model == model} for model in MODELS}
+    assert max(sizes["GRU"]) < min(sizes["attention"])
+
+
 def test_most_coordinates_forget_within_a_byte_and_a_few_hold_what_is_older_than_a_training_text(record):
     for ages in [np.array(result["ages"]) for trial, result in record if trial.model == "GRU"]:
         assert (ages < 1).mean() > 0.8
