@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from minitransformer.experiments.record import MAKES, RECORDS, Record, read
+from minitransformer.experiments.record import MAKES, RECORDS, Record, command, read
 from minitransformer.registry import instead
 
 __all__ = ["Record", "find", "folder", "load", "makes", "modules"]
@@ -45,7 +45,7 @@ def modules() -> dict[str, ModuleType]:
 
 
 def folder(make: str | None, names: Collection[str]) -> Path:
-    """Where the records of these experiments are kept: those of the book, or those of a make of processor.
+    """Where the records of these experiments are kept: those of the book, or those of another make of processor.
 
     raises   ValueError for a make that is no name, or an experiment that keeps one record only
     """
@@ -68,16 +68,16 @@ def makes(name: str) -> list[str]:
 def load(name: str, make: str | None = None) -> Record[Any]:
     """The record of an experiment, as it is committed; with a make of processor, what was measured there.
 
-    raises   ValueError for an unknown name, or a record that is missing, damaged or of other trials
+    raises   ValueError for an unknown name, a make that is none, or a record that is missing, damaged or of other trials
     """
     module = find(name)
-    here = RECORDS if make in (None, getattr(module, "MAKE", None)) else MAKES / str(make)
-    record = read(here / f"{name}.json", module.Trial)
+    path = folder(make, [name]) / f"{name}.json"
+    record = read(path, module.Trial)
     wanted = list(module.trials())
     if getattr(module, "GROWS", False):
         return record.of(wanted)
     if list(record.trials) != wanted:
-        raise ValueError(f"{name}: the record is of other trials; run `minitransformer experiment {name}`")
+        raise ValueError(f"{name}: the record is of other trials; run `{command(path)}`")
     return record
 
 

@@ -110,12 +110,17 @@ def write(path: Path, name: str, record: Record[Any]) -> None:
     files.write(path, text)
 
 
+def command(path: Path) -> str:
+    """The command that writes the record of this path."""
+    name = path.stem.removesuffix(".part").lstrip(".")
+    return f"minitransformer experiment {name}{f' --make {path.parent.name}' * (path.parent.parent == MAKES)}"
+
+
 def read(path: Path, trial: type[T]) -> Record[T]:
     """Read a record of such trials.
 
     raises   ValueError, with what to do, for a file that is missing or is not a whole record
     """
-    makes = f"`minitransformer experiment {path.stem.removesuffix('.part').lstrip('.')}"
     try:
         content = json.loads(path.read_bytes())
         rows, machines = content["trials"], content["machines"]
@@ -130,12 +135,14 @@ def read(path: Path, trial: type[T]) -> Record[T]:
         record.made_on  # noqa: B018  (whether machines are machines)
         return record
     except FileNotFoundError:
-        raise ValueError(f"{path.name}: there is no such record; {makes}` makes it") from None
+        raise ValueError(f"{path.name}: there is no such record; `{command(path)}` makes it") from None
     except OSError:
         raise
     except Exception as error:  # made by hand, or damaged: there is no end to what may be in it
         said = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{path.name} is not a whole record ({said}); {makes} --renew` makes it anew") from None
+        raise ValueError(
+            f"{path.name} is not a whole record ({said}); `{command(path)} --renew` makes it anew"
+        ) from None
 
 
 def _frozen(value: Any) -> Any:

@@ -52,15 +52,50 @@ def test_times_of_each_make_are_a_whole_record_of_the_same_trials(make):
     assert path.stat().st_size < 300_000
 
 
-def test_times_of_a_make_have_a_folder_of_their_own_but_for_those_of_the_book():
-    records = experiments.record.RECORDS
-    assert experiments.folder(None, []) == experiments.folder("zen-4", ["which_cost"]) == records
-    assert experiments.folder("m3", ["which_cost"]) == records / "makes" / "m3"
-    assert experiments.makes("which_cost")[:2] == ["zen-4", "zen-5"]
-    with pytest.raises(ValueError, match="no experiment 'dice'"):
-        experiments.makes("dice")
-    with pytest.raises(ValueError, match="there is no such record"):
-        experiments.load("which_cost", "m3")
+@pytest.fixture
+def makes(tmp_path, monkeypatch):
+    """The folder of the records of other makes of processor, for this test."""
+    for module in (experiments, experiments.record):
+        monkeypatch.setattr(module, "MAKES", tmp_path)
+    return tmp_path
+
+
+def test_times_of_another_make_of_processor_stand_beside_those_of_the_book(makes):
+    book = experiments.load("which_cost")
+    (makes / "abacus").mkdir()
+    experiments.record.write(makes / "abacus/which_cost.json", "which_cost", book.of(book.trials[:1]))
+    own = experiments.find("which_cost").MAKE
+    assert experiments.makes("which_cost") == [own, "abacus"]
+    assert experiments.load("which_cost", "abacus").trials == book.trials[:1]
+    assert experiments.load("which_cost", own) == book
+
+
+def test_the_make_of_the_record_itself_has_no_second_record(makes):
+    assert experiments.folder(experiments.find("which_cost").MAKE, ["which_cost"]) == experiments.record.RECORDS
+    assert experiments.folder(None, []) == experiments.record.RECORDS
+    assert experiments.folder("abacus", ["which_cost"]) == makes / "abacus"
+
+
+def test_who_misses_the_record_of_a_make_is_told_the_command_of_that_make(makes):
+    command = "minitransformer experiment which_cost --make abacus"
+    with pytest.raises(ValueError, match=f"there is no such record; `{command}` makes it"):
+        experiments.load("which_cost", "abacus")
+    (makes / "abacus").mkdir()
+    (makes / "abacus/which_cost.json").write_text("{}")
+    with pytest.raises(ValueError, match=f"`{command} --renew` makes it anew"):
+        experiments.load("which_cost", "abacus")
+
+
+@pytest.mark.parametrize("make", ["", "Zen 4", "../zen", "zen-", "zen\n"])
+def test_a_make_is_a_plain_name(make):
+    with pytest.raises(ValueError, match="should be a name of small letters"):
+        experiments.load("which_cost", make)
+
+
+@pytest.mark.parametrize("names", [[], ["which"], ["which", "which_cost"]])
+def test_only_times_are_kept_for_several_makes(names):
+    with pytest.raises(ValueError, match="of which experiment"):
+        experiments.folder("abacus", names)
 
 
 @pytest.mark.parametrize("name", NAMES)
