@@ -55,6 +55,7 @@ experiments: $(LOOPS)  ## run what the records of the experiments lack, one core
 	@$(RUN) -m minitransformer experiment --all
 
 corners:  ## book, test and check in fresh clones: without AVX-512, without Numba, lower bounds ... (hours)
+	$(if $(FOUND),,$(error Python 3.11 or newer is needed; if yours has another name: make PYTHON=its-name))
 	@$(FOUND) tests/corners.py
 
 lint: $(READY)  ## style, types, spelling, and that imports go downwards
@@ -100,6 +101,8 @@ $(READY): requirements.lock pyproject.toml $(if $(INSTALLED),,uninstalled)
 	@$(RUN) -m pip --version >/dev/null 2>&1 || $(FOUND) -m venv --clear $(VENV)
 	@$(PIP) --require-hashes -r requirements.lock
 	@$(PIP) --no-build-isolation -e .
+	@# a relative path: in an absolute one with an umlaut, Python 3.11 would fail to start under LC_ALL=C
+	@echo ../../../.. | tee $(VENV)/lib/python3*/site-packages/_editable_impl_minitransformer.pth >/dev/null
 	@touch $@
 
 # every loop at once on all cores, before chapters and tests, side by side, would each wait for a compiler;
