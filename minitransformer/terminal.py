@@ -10,7 +10,7 @@ import signal
 import sys
 import unicodedata
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 SIGNS = {
@@ -143,11 +143,20 @@ def ctrl_c_waits() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    import threading
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()  # now: where it begins with the first process, it lets the signal through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    heard: list[int] = []
+    main = threading.current_thread() is threading.main_thread()
     try:
-        yield
+        # the mask is for what is started here: an older thread may take the signal, and Python gives it to the main one
+        with _on_ctrl_c(lambda *_: heard.append(1)) if main else nullcontext():
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                yield
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if heard:
+            signal.raise_signal(signal.SIGINT)

@@ -287,5 +287,24 @@ def test_ctrl_c_waits_until_it_may_be_heard():
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs a mask of signals")
+def test_ctrl_c_waits_also_where_another_thread_takes_it():
+    """A signal goes to any thread that lets it through, such as those of a BLAS, and Python handles it in the main one."""
+    heard = []
+    end = threading.Event()
+    older = threading.Thread(target=end.wait)
+    older.start()
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+    try:
+        with terminal.ctrl_c_waits():
+            signal.pthread_kill(older.ident, signal.SIGINT)
+            time.sleep(0.1)
+            assert heard == []
+        assert heard == [1]
+    finally:
+        signal.signal(signal.SIGINT, before)
+        end.set()
+
+
 def test_a_terminal_that_has_the_signs_gets_them(folder):
     assert "O(n²)" in run(folder, "attentions", PYTHONIOENCODING="utf-8").stdout.decode()
