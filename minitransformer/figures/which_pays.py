@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.experiments import makes
 from minitransformer.experiments.table import BOTH, FORWARDS, table
 from minitransformer.experiments.which_cost import LENGTHS
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
-RING = {"color": "0.1", "markerfacecolor": "none", "markeredgewidth": 2.2}
+OTHER = "zen-5"  # the make of processor that has the rings
+RING = {"color": "0.1", "markerfacecolor": "none", "markersize": 13, "markeredgewidth": 2.2}
 ABOUT = 1.1  # times the shortest text: what begins before is within the noise of it
 
 
@@ -20,32 +20,25 @@ class WhichPays(NamedTuple):
     """Kinds in the order of the second column: (kinds, 2) lengths, forwards and with the way back; NaN where it never pays.
 
     until   up to which length a kind was run
-    make    of the processor; and of the others, with (kinds,) lengths with the way back
+    other   (kinds,) lengths with the way back on the other make
     """
 
     names: tuple[str, ...]
     pays: Array
     until: Array
-    make: str
-    others: dict[str, Array]
+    other: Array
 
 
 def data() -> WhichPays:
     """What is on record, but for dense attention itself."""
-    make, *others = makes("which_cost")
-    found = table(make)
+    found, elsewhere = table(), table(OTHER)
     rows = [row for row in found if row.cost and row.name != "softmax"]
     pays = np.array([[found.pays_from(row, what) or np.nan for what in (FORWARDS, BOTH)] for row in rows])
     until = np.array([max(row.cost) for row in rows])
     order = np.lexsort((np.nan_to_num(pays[:, 0], nan=np.inf), -until, np.nan_to_num(pays[:, 1], nan=np.inf)))
     names = tuple(rows[k].name for k in order)
-    return WhichPays(names, pays[order], until[order], make, {other: _trained(other, names) for other in others})
-
-
-def _trained(make: str, names: tuple[str, ...]) -> Array:
-    """From which length on these kinds pay in training on this make; NaN where one never does."""
-    found = table(make)
-    return np.array([found.pays_from(found.rows[name], BOTH) or np.nan for name in names])
+    other = np.array([elsewhere.pays_from(elsewhere.rows[name], BOTH) or np.nan for name in names])
+    return WhichPays(names, pays[order], until[order], other)
 
 
 def draw(data: WhichPays) -> Figure:
@@ -68,20 +61,17 @@ def draw(data: WhichPays) -> Figure:
             (pays,) = ax.plot([both, end], [place, place], "o-", **bar)
         if not np.isnan(forwards):
             (alone,) = ax.plot(forwards, place, "|", color="#c8553d", markersize=22, markeredgewidth=3.5)
-    rings = [
-        ax.plot(pays[late], np.arange(1, len(rows)), mark, markersize=13, **RING)[0]
-        for mark, pays in zip("oDs", data.others.values(), strict=False)
-    ]
+    (ring,) = ax.plot(data.other[late], np.arange(1, len(rows)), "o", **RING)
     ax.set(xscale="log", xlabel="tokens $n$", xlim=(LENGTHS[0] / 1.2, LENGTHS[-1] * 1.2), ylim=(len(rows) + 0.6, -0.6))
     ax.set_xticks(LENGTHS, ["1k", "4k", "16k", "64k"])
     ax.set_yticks(range(len(rows)), [f"these {len(early)}", *(data.names[k] for k in late)])
     ax.legend(
-        (pays, alone, never, *rings),
+        (pays, alone, never, ring),
         (
             "pays in training from here on",
             "forwards alone, from here on",
             "slower in training, up to here",
-            *(f"pays in training, on {other}" for other in data.others),
+            f"pays in training, on {OTHER}",
         ),
         loc="lower right", frameon=True, facecolor="white", edgecolor="none", framealpha=1,
     )  # fmt: skip

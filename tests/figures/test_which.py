@@ -60,12 +60,11 @@ def test_windows_and_sums_pay_from_short_texts_on_and_what_forms_all_pairs_never
 
 def test_a_ring_stands_where_a_kind_pays_in_training_on_the_other_make(pays):
     found, names = table("zen-5"), list(pays.names)
-    rings = pays.others["zen-5"]
-    assert rings[names.index("routing")] == found.pays_from(found.rows["routing"], BOTH)
-    assert np.isnan(rings[names.index("latent")])
+    assert pays.other[names.index("routing")] == found.pays_from(found.rows["routing"], BOTH)
+    assert np.isnan(pays.other[names.index("latent")])
     (drawn,) = (line for line in which_pays.draw(pays).axes[0].lines if line.get_markerfacecolor() == "none")
     late = [not begin < 1.1 * LENGTHS[0] for begin in pays.pays.max(1)]
-    assert np.array_equal(drawn.get_xdata(), rings[late], equal_nan=True)
+    assert np.array_equal(drawn.get_xdata(), pays.other[late], equal_nan=True)
 
 
 def test_each_kind_has_a_row_or_is_named_above_as_one_that_pays_from_the_shortest_text_on(pays):
@@ -74,7 +73,7 @@ def test_each_kind_has_a_row_or_is_named_above_as_one_that_pays_from_the_shortes
     all_of_them, *labels = [text.get_text() for text in fig.axes[0].get_yticklabels()]
     assert sorted([*named, *labels]) == sorted(pays.names)
     assert all_of_them == f"these {len(named)}"
-    assert len(fig.axes[0].get_legend().get_texts()) == 3 + len(pays.others), "bars, strokes, crosses, and rings"
+    assert len(fig.axes[0].get_legend().get_texts()) == 4, "bars, strokes, crosses, and rings"
     at = dict(zip(pays.names, pays.pays, strict=True))
     assert all((at[name] < 1.1 * LENGTHS[0]).all() for name in named)
     assert not any((at[name] < 1.1 * LENGTHS[0]).all() for name in labels)
