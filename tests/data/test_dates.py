@@ -86,6 +86,8 @@ def test_what_has_no_token_is_refused():
     for token in (-1, VOCABULARY):
         with pytest.raises(ValueError, match=f"tokens: {token} is outside the vocabulary 0 … {VOCABULARY - 1}"):
             decode([token])
+    with pytest.raises(ValueError, match=r"shape \(1, 3\) should be that of one text"):
+        decode(np.array([[*encode("abc")]]))
 
 
 def test_a_sample_is_padded_and_says_its_lengths():

@@ -91,6 +91,16 @@ def test_all_keys_are_dense_attention(causal, tier):
         np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-12)
 
 
+def test_a_key_that_one_head_alone_may_see_can_be_chosen(tier):
+    """All heads share the choice, and each then sees what its own mask allows."""
+    Q, K, V = heads()
+    mask = np.zeros((Q.shape[-3], N, N), bool)
+    mask[0, :, ::2] = mask[1:, :, 1::2] = True
+    Y, _ = core(chosen=N)(some(), Q, K, V, mask=mask)
+    want, _ = dot_product_attention(Q, K, V, mask=mask)
+    np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
+
+
 def test_outputs_and_choice_are_causal_bit_for_bit(tier):
     Q, K, V = heads()
     Y, known = core()(some(), Q, K, V, causal=True)

@@ -173,6 +173,14 @@ def test_heads_that_can_t_be_combined():
         SoftmaxAttention(two)(NoParams(), Q, Q, Q, causal=True)
 
 
+def test_what_looks_back_only_goes_with_what_may_but_not_with_what_never_can():
+    always, never = (type("Some", (Window,), {"causal": word})(1) for word in ("always", "never"))
+    assert (always | Window(1)).causal == "always"
+    assert (Window(1) & never).causal == "never"
+    with pytest.raises(ValueError, match="one is always causal, another never"):
+        (always | never).causal  # noqa: B018  (a property)
+
+
 # ------------------------------------------------------------------------------------------------------ graph
 
 
