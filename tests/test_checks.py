@@ -61,7 +61,7 @@ SIZES = {
     **{"batch": 2, "shared": 2, "own": 2, "heads": 2, "groups": 2, "rounds": 2, "clusters": 2, "parts": 3},
     **{"pairs": 2, "half": 2, "p": 3, "tokens": 6, "k": 3, "s": 2, "keys": 5, "taps": 3, "past": 2, "N": 1, "3": 3},
     **{"rows": 4, "blocks": 2, "steps": 3, "w": 4, "turned": 2, "Hd": 8, "Hdv": 8},
-    **{"inputs": 4, "outputs": 3, "width": 4, "height": 5, "classes": 3},
+    **{"inputs": 4, "outputs": 3, "width": 4, "height": 5, "classes": 3, "columns": 8, "places": 4},
 }
 
 
@@ -174,6 +174,7 @@ OTHER_OF = {
     "bigbird_attention": {"block": 1, "drawn": np.array([[[3], [4], [1], [1]]] * 2)},
     "pieces": {"side": 2, "stride": 1},
     "pooled_attention": {"block": 2, "window": 2},
+    "chosen_rows_attention": {"window": 2, "chosen": np.array([[[0, 1, -1], [1, -1, -1], [-1, 0, 1]]] * 2)},
     "cosformer_attention": {"longest": 8},
     "cosformer_features": {"longest": 8},
     "kernel_smoother": {"similarity": lambda dtype: exponential},
@@ -183,7 +184,13 @@ OTHER_OF = {
 
 def layers():
     """One of each that has parameters, by name."""
-    for name in (*ATTENTIONS, "softmax:sink=learned,norm=rms,gate=element", "gated-delta:taps=2", "ssd:taps=2"):
+    for name in (
+        *ATTENTIONS,
+        "softmax:sink=learned,norm=rms,gate=element",
+        "gated-delta:taps=2",
+        "ssd:taps=2",
+        "pooled:chosen=2,block=2",
+    ):
         part = attention_of(name, SHORT)
         yield f"attention {name}", part if isinstance(part, Mixer) else MultiHeadAttention(8, 2, core=part)
     for name in {**AT_EMBEDDING, **IN_ATTENTION}:

@@ -41,7 +41,13 @@ from minitransformer.attention.masks import causal_mask, padding_mask
 from minitransformer.attention.merge import merge, partial_attention
 from minitransformer.attention.multi_head import MultiHeadAttention, MultiHeadParams, merge_heads, split_heads
 from minitransformer.attention.output_gate import output_gate
+from minitransformer.attention.pool_pairs import pool_pairs
 from minitransformer.attention.pooled import Pooled, PooledParams, pool_blocks, pooled_attention
+from minitransformer.attention.pooled_indexer import (
+    PooledIndexer,
+    PooledIndexerParams,
+    chosen_rows_attention,
+)
 from minitransformer.attention.registry import ATTENTIONS, attention_of
 from minitransformer.attention.ring import ring_attention
 from minitransformer.attention.sink import LearnedSink, softmax_with_sink
@@ -73,6 +79,8 @@ __all__ = [
     "MultiHeadParams",
     "Paged",
     "Pooled",
+    "PooledIndexer",
+    "PooledIndexerParams",
     "PooledParams",
     "RetNet",
     "SoftmaxAttention",
@@ -83,6 +91,7 @@ __all__ = [
     "block_sparse_attention",
     "block_tables",
     "causal_mask",
+    "chosen_rows_attention",
     "decay_mask",
     "delta_rule",
     "delta_rule_step",
@@ -109,6 +118,7 @@ __all__ = [
     "paged_attention",
     "partial_attention",
     "pool_blocks",
+    "pool_pairs",
     "pooled_attention",
     "repeat_heads",
     "retention_decays",

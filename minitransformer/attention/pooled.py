@@ -10,12 +10,11 @@ value, and what query i takes from it is turned back, R_{−i} Σ_j A_ij R_j c_j
 """
 
 import functools
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_be_for_heads, one_dtype, refuse_indivisible, refuse_more_queries, uniform
+from minitransformer.arrays import must_be_for_heads, one_dtype, refuse_more_queries
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.block_sparse import (
     TILE,
@@ -29,15 +28,16 @@ from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.attention.core import seen_tokens, where_seen
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.multi_head import Heads, merge_heads, split_heads
-from minitransformer.attention.projected import Projected, Projection
+from minitransformer.attention.pooled_layer import BlocksPullback, PooledLayer, turns
+from minitransformer.attention.projected import Projection
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
-from minitransformer.functional import LinearPullback, linear, rms_norm, softmax
+from minitransformer.functional import LinearPullback, linear, softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.marks import DecodingState
-from minitransformer.positions.rope import RoPE, RotatePullback
+from minitransformer.positions.rope import RotatePullback
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import PositiveNumber, so_many
+from minitransformer.ranges import so_many
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -194,22 +194,6 @@ class PooledParams(NamedTuple):
     W_o: Array
 
 
-class BlocksPullback(Pullback):
-    """Back through the turn, the norm and the pooling of blocks to both projections: dE to (dX, dW_e, dW_z, dbeta, dgamma)."""
-
-    e: LinearPullback
-    z: LinearPullback
-    pool: PoolPullback
-    norm: Pullback
-    turn: Pullback
-
-    def __call__(self, dE: Array) -> tuple[Array, ...]:
-        dE, dgamma = self.norm(self.turn(dE))
-        dC, dZ, dbeta = self.pool(dE)
-        (dX_e, dW_e), (dX_z, dW_z) = self.e(dC), self.z(dZ)
-        return dX_e + dX_z, dW_e, dW_z, dbeta, dgamma
-
-
 class PooledPullback(AroundAttention):
     """Combine, turn forward again what was turned back, attend, and on three ways to X."""
 
@@ -244,7 +228,7 @@ class PooledState(DecodingState):
 
 
 @frozen
-class Pooled(Projected):
+class Pooled(PooledLayer):
     """The last tokens one by one, and all that came before in blocks, pooled into one row each; a row is key and value.
 
     block        s, tokens in a block; 128 in DeepSeek-V4
@@ -252,6 +236,8 @@ class Pooled(Projected):
     head_width   d, the width of a row and of each head; D/H by default, but 8 D/H there
     rotary       channels that are turned; half of them if None, in whole pairs. A block stands where its first token does
     base         of their angles, as in RoPE. So it knows where tokens stand, and needs no other encoding
+    chosen, …    in a model, "pooled:chosen=16" lets queries choose among the blocks; small, narrow and weight are of its indexer,
+                 as `PooledIndexer` says
     source       DeepSeek-AI 2026 (DeepSeek-V4), its heavily compressed attention. There gamma_q is fixed at one, queries come
                  from a latent, and W_o is a product of two
     cost         O(n (w + n/s) d) for each head, besides the projections. Keeps w + n/s rows for all heads, and two for each
@@ -259,58 +245,12 @@ class Pooled(Projected):
     raises       ValueError for a width that is not divisible by the heads, and for an odd number of turned channels
     """
 
-    width: int
-    heads: int
-    block: int = 16
-    window: int = 32
-    head_width: int | None = None
-    rotary: int | None = None
-    base: PositiveNumber = 10000.0
-
-    stage = "project, pattern"
     cost = "O(n²/block + n window)"
-    causal = "always"
     remembers = "the last rows, and one for each block"
-
-    unplaced = "has no queries and keys that it could act on: it turns its own, and turns back what they find"
-
-    def __post_init__(self) -> None:
-        if self.head_width is None:
-            refuse_indivisible(self.width, self.heads)
-        if self.d < 2:
-            raise ValueError(f"width, heads: {self.d} channels for each head are too few to be turned in pairs")
-        if self._rotary % 2 or not 2 <= self._rotary <= self.d:
-            raise ValueError(
-                f"rotary: {self._rotary} should be even, and from 2 to {self.d}: channels are turned in pairs"
-            )
-
-    @property
-    def d(self) -> int:
-        """The width of a row, and of a head."""
-        return self.width // self.heads if self.head_width is None else self.head_width
-
-    @property
-    def _rotary(self) -> int:
-        return max(self.d // 4 * 2, 2) if self.rotary is None else self.rotary
-
-    @cached_property
-    def rotate(self) -> RoPE:
-        """What turns a part of the queries and of the rows."""
-        return RoPE(self.d, self.base, part=self._rotary)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> PooledParams:
         """Projections uniform on ±√(3/rows); gains one; β and sinks zero."""
-        D, d, inner = self.width, self.d, self.heads * self.d
-
-        def weights(rows: int, columns: int) -> Array:
-            return uniform(rng, (rows, columns), dtype)
-
-        def ones() -> Array:
-            return np.ones(d, dtype)
-
-        beta, sink = np.zeros((self.block, d), dtype), np.zeros(self.heads, dtype)
-        W_q, W_c, W_e, W_z = (weights(D, columns) for columns in (inner, d, d, d))
-        return PooledParams(W_q, ones(), W_c, ones(), W_e, W_z, beta, ones(), sink, weights(inner, D))
+        return PooledParams(*self._drawn(rng, dtype))
 
     @checked
     def __call__(
@@ -327,46 +267,21 @@ class Pooled(Projected):
         Y, attention = pooled_attention(
             Q, C[..., 0, :, :], E, params.sink, block=self.block, window=self.window, mask=seen
         )
-        back, turn = self._turns(slice(0, X.shape[-2]), X.dtype)
+        back, turn = turns(self.rotate, slice(0, X.shape[-2]), X.dtype)
         Y, o = linear(merge_heads(back(Y)), params.W_o)
         return Y, PooledPullback(q, c, BlocksPullback(e, z, *blocks), attention, turn, o, self.heads)
-
-    def _rows(self, X: Array, W: Array, gamma: Array, heads: int) -> tuple[Array, Heads]:
-        """RMS(X W) γ in heads, turned."""
-        Y, projection = linear(X, W)
-        Y, norm = rms_norm(split_heads(Y, heads), gamma)
-        Y, turn = self.rotate.turn(Y, length=X.shape[-2])
-        return Y, Heads(projection, heads, turn, norm=norm)
 
     def _pooled(
         self, params: PooledParams, rows: Array, Z: Array, first: int, seen: Array | None = None
     ) -> tuple[Array, tuple[PoolPullback, Pullback, Pullback]]:
         """The rows of complete blocks, of which the first begins at position `first`: pooled, normed and turned."""
         E, pooling = pool_blocks(rows, Z, params.beta, mask=seen)
-        E, norm = rms_norm(E, params.gamma_e)
-        back, turn = self._turns(slice(first, first + E.shape[-2] * self.block, self.block), E.dtype)
-        return turn(E), (pooling, norm, back)
-
-    def _turns(self, places: slice, dtype: np.dtype) -> tuple[RotatePullback, RotatePullback]:
-        """Turns of rows at these places, by the opposites of their angles and by these: each is the gradient of the other."""
-        cos, sin = (table[places] for table in self.rotate.table(places.stop, dtype))
-        layout = self.rotate.layout
-        return RotatePullback(cos, sin, layout), RotatePullback(cos, -sin, layout)
+        E, after = self._placed(E, params.gamma_e, self.rotate, first)
+        return E, (pooling, *after)
 
     def projections(self, params: PooledParams) -> list[Projection]:
         """The queries and the row of a token, normed and turned; what a block is pooled from, and by which weights."""
-        W_q, gamma_q, W_c, gamma_c, W_e, W_z, *_ = params
-        d = self.d
-        own = Projection(W_q, None, self.heads, d, gamma_q, True), Projection(W_c, None, 1, d, gamma_c, True)
-        return [*own, Projection(W_e, None, None, d), Projection(W_z, None, None, d)]
-
-    def _output(self, params: PooledParams) -> tuple[Array, None]:
-        return params.W_o, None
-
-    @property
-    def mixed(self) -> int:
-        """H d, the heads side by side."""
-        return self.heads * self.d
+        return self._projections(params)
 
     def _go_on(self, params: PooledParams, arrays: list[Array], state: PooledState | None) -> tuple[Array, PooledState]:
         """O((w + m/s) d) for each head and one token after m others: a block is pooled once, when it is complete."""
@@ -393,7 +308,7 @@ class Pooled(Projected):
             near = np.concatenate([state.recent.keys, C], -2)[..., 0, :, :]
             E = blocks.keys[..., 0, :, :]
             Y, _ = _attend(Q, near, E, params.sink, self.block, self.window, first + n)
-        back, _ = self._turns(slice(first, first + n), Y.dtype)
+        back, _ = turns(self.rotate, slice(first, first + n), Y.dtype)
         return back(Y), PooledState(recent, blocks, rows, Z, first + n)
 
     def _must_fit(self, state: PooledState) -> None:

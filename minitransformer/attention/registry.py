@@ -26,7 +26,7 @@ from minitransformer.attention.linear import (
     Smoother,
     Taylor,
 )
-from minitransformer.attention.pooled import Pooled
+from minitransformer.attention.pooled_indexer import pooled
 from minitransformer.attention.selected import NSA, AdaptiveSpan, Indexer, MoBA, Reformer, Routing, Sinkhorn
 from minitransformer.attention.softmax import SoftmaxAttention, softmax_attention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
@@ -42,7 +42,7 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "softmax": softmax_attention,
     "differential": Differential,
     "latent": Latent,
-    "pooled": Pooled,
+    "pooled": pooled,
     "compressed": MemoryCompressed,
     "linformer": Linformer,
     "nystrom": Nystrom,

@@ -80,7 +80,7 @@ def made(name, width=D, heads=H):
 
 OTHERS = (
     "latent",
-    "pooled:block=2,window=1",
+    *("pooled:block=2,window=1", "pooled:block=3,window=4,chosen=3,head_width=6,small=5,narrow=4"),
     *("gmlp:form=source,hidden=9", "dynamic-convolution:renormalise=True"),
     "gat",
     *("softmax", "softmax:page=5", "softmax:sink=0,gate=head", "softmax:page=5,sink=learned,cap=2"),

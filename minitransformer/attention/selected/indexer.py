@@ -104,6 +104,61 @@ def index_loss(
     return loss, IndexLossPullback(np.where(sees, np.exp(log_A), scores.dtype.type(0)), p, rows)
 
 
+# ----------------------------------------------------------------------------------- its choice, and what it learns
+
+
+def most_wanted(Q: Array, w: Array, K: Array, k: int, ends: Array, among: Array | None = None) -> Array:
+    """The k keys that each query wants most, (*batch, n, k), in rising order, −1 first where there are fewer.
+
+    Q, w, K  of `index_scores`; only the scores of some queries are in memory at a time
+    ends     (n,), rising: how many keys each query may choose from, counted from the first
+    among    True at those of them that it may choose, broadcast to (*batch, n, m); None for all
+    """
+    n, m = Q.shape[-2], K.shape[-2]
+    if n == 1 and among is None:
+        return largest_places(index_scores(Q, K[..., : ends[0], :], w)[0], k, ends)
+    chosen = np.empty((*w.shape[:-1], k), int)
+    for rows in parts(n, math.prod(Q.shape[:-2]) * m):
+        stop = ends[rows][-1]
+        index, _ = index_scores(Q[..., rows, :], K[..., :stop, :], w[..., rows, :])
+        own = None if among is None else np.broadcast_to(among, (*among.shape[:-2], n, m))[..., rows, :stop]
+        chosen[..., rows, :] = largest_places(index, k, ends[rows], own)
+    return chosen
+
+
+class LessonPullback(Pullback):
+    """From the loss to what the scores are made of. Each query, with the keys that it has chosen, is a sample of its own."""
+
+    scores: IndexScoresPullback
+    loss: IndexLossPullback
+    chosen: Array
+    m: int
+
+    def __call__(self, dloss: Any) -> tuple[Array, Array, Array]:
+        dQ, dK, dw = self.scores(self.loss(dloss)[..., None, :])
+        return dQ[..., 0, :].swapaxes(-2, -3), sum_of_rows(dK, self.chosen, self.m), dw[..., 0, :]
+
+
+def lesson(
+    Q: Array, K: Array, w: Array, chosen: Array, weights: Array, there: Array | None = None
+) -> tuple[Any, LessonPullback]:
+    """The loss of an indexer over the keys that were chosen, and no others.
+
+    Q, K, w  of `index_scores`
+    chosen   (*batch, n, k), −1 for none
+    weights  what attention gives to them, summed over the heads
+    there    (*batch, n), whether a query is there; padding has nothing to teach. None if all are
+    returns  loss and a pullback: dQ, dK, dw = pullback(dloss)
+    """
+    one_query = Q.swapaxes(-2, -3)[..., None, :]
+    index, scores = index_scores(one_query, rows_at(K, chosen), w[..., None, :])
+    total = weights.sum(-1, keepdims=True)
+    taught = total > 0 if there is None else there[..., None] & (total > 0)
+    p = np.where(taught, weights / np.where(total > 0, total, 1), 0).astype(weights.dtype, copy=False)
+    loss, own = index_loss(index[..., 0, :], p, (chosen >= 0) & taught)
+    return loss, LessonPullback(scores, own, chosen, K.shape[-2])
+
+
 # --------------------------------------------------------------------------------------------- the core
 
 
@@ -122,14 +177,11 @@ class IndexerParams(NamedTuple):
 class IndexerPullback(AroundAttention):
     """Two separate ways back: dY through attention to Q, K and V; the added loss through the scores to the indexer.
 
-    The indexer's inputs, X_q and X_k, get no gradient. Its loss needs the scores of chosen pairs alone, and `scores` holds these:
-    each query, with the keys that it has chosen, is a sample of its own there.
+    The indexer's inputs, X_q and X_k, get no gradient.
     """
 
     attention: ChosenPullback | EncodedChosenPullback
-    scores: IndexScoresPullback
-    loss: IndexLossPullback
-    chosen: Array
+    lesson: LessonPullback
     X_q: Array
     X_k: Array
     weight: float
@@ -137,15 +189,14 @@ class IndexerPullback(AroundAttention):
     dadded: float = 0.0
 
     def __call__(self, dY: Array) -> tuple[IndexerParams, Array, Array, Array]:
-        dQ, dK, dw = self.scores(self.loss(self.weight * self.dadded)[..., None, :])
+        dQ, dK, dw = self.lesson(self.weight * self.dadded)
 
         def of_samples(X: Array, dZ: Array) -> Array:
             return as_one_axis(X, 0, -1).T @ dZ.reshape(-1, dZ.shape[-1])
 
-        dkeys = sum_of_rows(dK, self.chosen, self.X_k.shape[-2])
-        dU_q = of_samples(self.X_q, as_one_axis(dQ, -3))
+        dU = of_samples(self.X_q, merge_heads(dQ)), of_samples(self.X_k, dK), of_samples(self.X_q, dw)
         *dencoding, dQ, dK, dV = self.attention(dY)
-        return IndexerParams(dU_q, of_samples(self.X_k, dkeys), of_samples(self.X_q, dw), *dencoding), dQ, dK, dV
+        return IndexerParams(*dU, *dencoding), dQ, dK, dV
 
 
 def _for_all_heads(seen: Array, axes: int) -> Array:
@@ -212,18 +263,14 @@ class Indexer(Core):
         K, V = only_those_there(there, K, V)
         X_q, X_k = merge_heads(*only_those_there(there, Q)), merge_heads(K)
         queries, w, keys = *self._asked(params, X_q), X_k @ params.U_k
-        chosen = self._choose(queries, w, keys, None if mask is None else _for_all_heads(mask, 3), causal)
+        ends = np.arange(m - n, m) + 1 if causal else np.full(n, m)
+        among = None if mask is None else _for_all_heads(mask, 3)
+        chosen = most_wanted(queries, w, keys, min(self.chosen, m), ends, among)
         positions: dict[str, Any] = {"encoding": self.encoding, "params": params.encoding}
         Y, attention = attend_to_chosen(Q, K, V, chosen, 1, causal=causal, mask=mask, weigh=True, **positions)
-
-        one_query = queries.swapaxes(-2, -3)[..., None, :]  # each is a sample, with its chosen keys
-        index, scores = index_scores(one_query, rows_at(keys, chosen), w[..., None, :])
-        p = attention.weights
-        total = p.sum(-1, keepdims=True)
-        taught = _for_all_heads(there, 2)[..., m - n :, None] & (total > 0)  # padding has nothing to teach
-        p = np.where(taught, p / np.where(total > 0, total, 1), 0).astype(p.dtype, copy=False)
-        loss, own = index_loss(index[..., 0, :], p, (chosen >= 0) & taught)
-        return Y, IndexerPullback(attention, scores, own, chosen, X_q, X_k, self.weight, float(self.weight * loss))
+        asks = _for_all_heads(there, 2)[..., m - n :]
+        loss, back = lesson(queries, keys, w, chosen, attention.weights, asks)
+        return Y, IndexerPullback(attention, back, X_q, X_k, self.weight, float(self.weight * loss))
 
     def step(
         self, params: IndexerParams, Q: Array, K: Array, V: Array, *streams: Array, state: IndexerState | None = None
@@ -245,7 +292,8 @@ class Indexer(Core):
             k = min(self.chosen, state.length)
             if (Y := loops.best_keys_of_last(Q, state.past.K, state.past.V, S, k)) is not None:
                 return Y, state
-        chosen = self._choose(queries, w, state.small.keys, None, causal=True)
+        ends = np.arange(state.length - Q.shape[-2], state.length) + 1
+        chosen = most_wanted(queries, w, state.small.keys, min(self.chosen, state.length), ends)
         positions: dict[str, Any] = {"encoding": self.encoding, "params": params.encoding}
         return attend_to_chosen(Q, state.past.keys, state.past.values, chosen, 1, causal=True, **positions)[0], state
 
@@ -253,17 +301,3 @@ class Indexer(Core):
         """The indexer's queries, (*batch, H_I, n, d_I), and their weights, (*batch, n, H_I)."""
         w = X_q @ params.U_w
         return (X_q @ params.U_q).reshape(*w.shape, self.narrow).swapaxes(-2, -3), w
-
-    def _choose(self, Q: Array, w: Array, K: Array, allowed: Array | None, causal: bool) -> Array:
-        """The keys that each query wants most, (*batch, n, chosen). Only the scores of some queries are in memory at a time."""
-        n, m = Q.shape[-2], K.shape[-2]
-        if n == 1 and allowed is None:
-            return largest_places(index_scores(Q, K, w)[0], min(self.chosen, m), np.array([m]))
-        chosen = np.empty((*w.shape[:-1], min(self.chosen, m)), int)
-        for rows in parts(n, math.prod(Q.shape[:-2]) * m):
-            ends = (np.arange(m - n, m) + 1 if causal else np.full(n, m))[rows]
-            stop = ends[-1]
-            index, _ = index_scores(Q[..., rows, :], K[..., :stop, :], w[..., rows, :])
-            among = None if allowed is None else np.broadcast_to(allowed, (*allowed.shape[:-2], n, m))[..., rows, :stop]
-            chosen[..., rows, :] = largest_places(index, chosen.shape[-1], ends, among)
-        return chosen
