@@ -1,14 +1,15 @@
 """Rotary positions beyond the length that a model was trained on: the frequencies are changed, the weights are not.
 
 At positions that were never seen, pairs of channels turn to angles that were never seen. A factor s says how much longer
-the text may be than in training; the five ways to spend it differ in which frequencies pay. With s = 1 nothing changes, except
-with DynamicNTK.
+the text may be than in training; the six ways to spend it differ in which frequencies pay. With s = 1 nothing changes, except
+with DynamicNTK, and with LongRoPE, whose lists are as they are.
 
     PositionInterpolation    every frequency divided by s: positions are squeezed into the old range
     NTK                      the first not at all, the last by s, those between in equal steps of the logarithm
     DynamicNTK               the same, with an s that grows with the text; none up to the old length
     YaRN                     those that turn often not at all, those that turn less than once by s, and larger scores
     Llama3                   the same with another ramp between the two, and no larger scores
+    LongRoPE                 each by a number of its own, which a search has found
 
 Each is called with (d, base, length) and gives the d/2 frequencies and a factor for queries and keys; where the
 length makes no difference, `fixed` says so. One of them is passed as RoPE(d, scaling=…).
@@ -22,7 +23,7 @@ from typing import Annotated
 import numpy as np
 
 from minitransformer.checks import frozen
-from minitransformer.ranges import PositiveNumber, Range
+from minitransformer.ranges import PositiveNumber, Range, so_many
 from minitransformer.typing import Array, checked
 
 Factor = Annotated[float, Range("at least 1, so that texts can be longer than in training", lambda x: x >= 1)]
@@ -150,3 +151,38 @@ class YaRN:
         low, high = np.clip([math.floor(low), math.ceil(high)], 0, d - 1)
         r = np.clip((np.arange(d // 2) - low) / max(high - low, 0.001), 0, 1)  # a step, if both are the same pair
         return rope_frequencies(d, base) * (1 - r * (1 - 1 / self.factor)), 0.1 * math.log(self.factor) + 1
+
+
+@frozen
+class LongRoPE:
+    """θ_f / λ_f for a list λ that was searched for, and cos and sin times √(1 + ln s / ln L₀), so that scores get its square.
+
+    There is a list for texts longer than L₀, and one for all others. So the frequencies change when a text outgrows L₀, also
+    for its earlier rows, and keys that were turned before can't be kept.
+    factor    s; the search is not part of this
+    trained   L₀ > 1, the length in training
+    long      λ_f in a longer text, a number for each pair
+    short     λ_f up to L₀; None for ones
+    source    Ding et al. 2024, whose published models have two lists; the magnitude as in `modeling_rope_utils.py`
+    raises    ValueError for a list of another length than there are pairs, and for L₀ = 1
+    """
+
+    factor: Factor
+    trained: int
+    long: tuple[PositiveNumber, ...]
+    short: tuple[PositiveNumber, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.trained < 2:
+            raise ValueError(f"trained: {self.trained} should be at least 2, for its logarithm divides")
+
+    def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
+        theta = rope_frequencies(d, base)
+        for name, factors in (("long", self.long), ("short", self.short)):
+            if factors is not None and len(factors) != len(theta):
+                raise ValueError(
+                    f"{name}: {so_many(len(factors), 'number')} for {so_many(len(theta), 'pair')} of channels"
+                )
+        factors = self.long if length > self.trained else self.short
+        magnitude = math.sqrt(1 + math.log(self.factor) / math.log(self.trained))
+        return theta if factors is None else theta / np.array(factors), magnitude

@@ -1,17 +1,18 @@
-"""Frequencies for longer texts: the identities that define each of the five, and published numbers."""
+"""Frequencies for longer texts: the identities that define each of the six, and published numbers."""
 
 import math
 
 import numpy as np
 import pytest
 
-from minitransformer.attention import attend
+from minitransformer.attention import attend, dot_product_attention
 from minitransformer.positions.encoding import NoParams
-from minitransformer.positions.rope import RoPE
+from minitransformer.positions.rope import RoPE, rotate
 from minitransformer.positions.rope_scaling import (
     NTK,
     DynamicNTK,
     Llama3,
+    LongRoPE,
     PositionInterpolation,
     YaRN,
     rope_frequencies,
@@ -125,6 +126,31 @@ def test_llama_3_pair_by_pair():
     assert magnitude == 1
 
 
+SEARCHED = LongRoPE(4.0, 100, long=(1.0, 1.5, 4.0, 9.0), short=(1.0, 1.0, 1.25, 1.5))
+
+
+def test_longrope_has_a_list_for_each_side_of_the_trained_length():
+    """Lists of 1, s, … are the others; without a list for short texts these are as they were, but for the magnitude."""
+    plain = rope_frequencies(8, 1e4)
+    for s in (1.0, 1.5, 4.0):
+        theta, magnitude = LongRoPE(s, 100, long=(s, s, s, s))(8, 1e4, 101)
+        np.testing.assert_allclose(theta, PositionInterpolation(s)(8, 1e4, 101)[0], rtol=1e-14)
+        assert magnitude == math.sqrt(1 + math.log(s) / math.log(100))
+    theta, magnitude = LongRoPE(1.0, 100, long=(2.0, 2.0, 2.0, 2.0))(8, 1e4, 100)
+    np.testing.assert_array_equal(theta, plain)
+    assert magnitude == 1
+    assert not RoPE(8, scaling=SEARCHED).fixed  # turned keys can't be kept: the angles change at L₀
+    rng = np.random.default_rng(3)
+    Q, K, V = rng.standard_normal((3, 2, 3, 9, 8))
+    scaled = LongRoPE(4.0, 8, long=(1.0, 1.5, 4.0, 9.0))
+    for n, factors in ((8, np.ones(4)), (9, np.array(scaled.long))):
+        Y, _ = attend(RoPE(8, scaling=scaled), NoParams(), Q[..., :n, :], K[..., :n, :], V[..., :n, :], causal=True)
+        angles = np.arange(n)[:, None] * plain / factors
+        turned = [rotate(X[..., :n, :], angles=angles, magnitude=scaled(8, 1e4, n)[1])[0] for X in (Q, K)]
+        want, _ = dot_product_attention(*turned, V[..., :n, :], causal=True)
+        np.testing.assert_allclose(Y, want, rtol=1e-12, atol=1e-13)
+
+
 @pytest.mark.parametrize(
     ("scaling", "d", "base", "length", "frequencies", "magnitude"),
     [  # made with ROPE_INIT_FUNCTIONS of modeling_rope_utils in transformers 5.23, which computes in float32
@@ -141,6 +167,8 @@ def test_llama_3_pair_by_pair():
             (1.0, 0.19392274, 0.037606031, 0.0072926647, 0.00052484616, 3.4281022e-05, 6.6478699e-06, 1.2891732e-06),
             1,
         ),
+        (SEARCHED, 8, 1e4, 100, (1.0, 0.1, 0.008, 0.00066666667), 1.1406270186454384),  # transformers 5.24
+        (SEARCHED, 8, 1e4, 101, (1.0, 0.066666667, 0.0025, 0.00011111111), 1.1406270186454384),
     ],
 )
 def test_published_numbers(scaling, d, base, length, frequencies, magnitude):
@@ -170,6 +198,11 @@ def test_published_numbers(scaling, d, base, length, frequencies, magnitude):
         (lambda: Llama3(2.0, 0), "trained: 0"),
         (lambda: Llama3(2.0, 10, fast=1.0, slow=1.0), "slow and fast: 1.0 and 1.0 should be in rising order"),
         (lambda: YaRN(2.0, 10, slow=0.0), "slow: 0.0 should be above 0"),
+        (lambda: LongRoPE(0.5, 10, (1.0,)), "factor: 0.5 should be at least 1"),
+        (lambda: LongRoPE(2.0, 1, (1.0,)), "trained: 1 should be at least 2"),
+        (lambda: LongRoPE(2.0, 10, (1.0, 0.0)), "long: 0.0 should be above 0"),
+        (lambda: RoPE(8, scaling=LongRoPE(2.0, 10, (1.0, 2.0))), "long: 2 numbers for 4 pairs of channels"),
+        (lambda: RoPE(4, scaling=LongRoPE(2.0, 10, (1.0, 2.0), (1.0,))), "short: 1 number for 2 pairs of channels"),
     ],
 )
 def test_what_they_refuse(make, message):
