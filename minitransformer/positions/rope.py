@@ -2,7 +2,7 @@
 
     q_i → R_i q_i,   k_j → R_j k_j,        ⟨R_i q_i, R_j k_j⟩ = ⟨q_i, R_{j−i} k_j⟩
 
-R_i turns each pair of channels (x_a, x_b) by the angle θ_f i, fast in the first pair and slowly in the last. Turning
+R_i turns each pair of channels (x_a, x_b) by the angle ω_f i, fast in the first pair and slowly in the last. Turning
 changes no length, and the angle between two turned vectors depends on the difference of their positions only. It is the
 M_o that moves a sinusoid (Borealis II (4)), applied to content.
 """
@@ -116,12 +116,12 @@ class RoPE(Encoding):
     """Attention with turned queries and keys; values are not turned.
 
     d         width of a head
-    base      θ_f = base^(−2f/d); the last pair turns once in 2π · base^(1 − 2/d) positions
+    base      ω_f = base^(−2f/d); the last pair turns once in 2π · base^(1 − 2/d) positions
     layout    "interleaved" as in the paper and GPT-J, or "halves" as in LLaMA: `change_layout` goes from one to the other
     part      channels that are turned, an even number; the others say nothing about positions. None for all; 0 is no positions
     scaling   for longer texts than in training (rope_scaling.py); its magnitude multiplies all pairs, also those that stand still
-    pairs_of  "part": the first channels are turned like a head as wide as `part`, and θ_f = base^(−2f/part), as in Qwen3-Next.
-              "head": the first part/2 pairs of the whole head turn, with θ_f = base^(−2f/d), and the slower ones stand
+    pairs_of  "part": the first channels are turned like a head as wide as `part`, and ω_f = base^(−2f/part), as in Qwen3-Next.
+              "head": the first part/2 pairs of the whole head turn, with ω_f = base^(−2f/d), and the slower ones stand
               still, as in Gemma 4 ("proportional" in its files); in halves the pair f is channels f and d/2 + f
     source    Su et al. 2021; the two kinds of parts as in `modeling_rope_utils.py` in huggingface/transformers
     cost      O((n + m) d) besides attention itself, in the fused core. Can be causal.
@@ -167,7 +167,7 @@ class RoPE(Encoding):
             raise TypeError(f"scaling: {reprlib.repr(self.scaling)} {why}, not {reprlib.repr(given)}")
 
     def angles(self, m: int) -> tuple[Array, float]:
-        """φ_if = θ_f i for the positions 0 … m − 1, (m, pairs) in float64, and the magnitude."""
+        """φ_if = ω_f i for the positions 0 … m − 1, (m, pairs) in float64, and the magnitude."""
         if self.scaling is None:
             frequencies, magnitude = rope_frequencies(self._width, self.base), 1.0
         else:

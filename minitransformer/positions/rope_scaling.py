@@ -32,7 +32,7 @@ Scaling = Callable[[int, float, int], tuple[Array, float]]  # (d, base, length) 
 
 @checked
 def rope_frequencies(d: int, base: PositiveNumber = 10000.0) -> Array:
-    """θ_f = base^(−2f/d), f = 0 … d/2 − 1: the angle by which pair f turns from one position to the next."""
+    """ω_f = base^(−2f/d), f = 0 … d/2 − 1: the angle by which pair f turns from one position to the next."""
     return base ** (-np.arange(0, d, 2) / d)
 
 
@@ -43,7 +43,7 @@ def _must_rise(slow: float, fast: float) -> None:
 
 @frozen
 class PositionInterpolation:
-    """θ_f / s for every f: position i is seen as i/s.
+    """ω_f / s for every f: position i is seen as i/s.
 
     factor   s
     source   Chen et al. 2023
@@ -59,7 +59,7 @@ class PositionInterpolation:
 
 @frozen
 class NTK:
-    """θ_f for the base · s^(d/(d−2)): the highest frequency stays 1, the lowest is divided by exactly s.
+    """ω_f for the base · s^(d/(d−2)): the highest frequency stays 1, the lowest is divided by exactly s.
 
     factor   s
     source   NTK-aware scaling
@@ -98,10 +98,10 @@ class DynamicNTK:
 
 @frozen
 class Llama3:
-    """θ_f (1 − r_f) + θ_f r_f / s, where r_f falls from 1 to 0 as pair f turns from `slow` to `fast` times in the trained length.
+    """ω_f (1 − r_f) + ω_f r_f / s, where r_f falls from 1 to 0 as pair f turns from `slow` to `fast` times in the trained length.
 
     factor    s
-    trained   L₀, the length in training; pair f turns L₀ θ_f / 2π times in it
+    trained   L₀, the length in training; pair f turns L₀ ω_f / 2π times in it
     source    the published code of Llama 3.1; Grattafiori et al. 2024 give the base alone
     """
 
@@ -116,15 +116,15 @@ class Llama3:
         _must_rise(self.slow, self.fast)
 
     def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
-        theta = rope_frequencies(d, base)
-        turns = self.trained * theta / (2 * math.pi)
+        omega = rope_frequencies(d, base)
+        turns = self.trained * omega / (2 * math.pi)
         r = np.clip((self.fast - turns) / (self.fast - self.slow), 0, 1)
-        return theta * (1 - r * (1 - 1 / self.factor)), 1.0
+        return omega * (1 - r * (1 - 1 / self.factor)), 1.0
 
 
 @frozen
 class YaRN:
-    """θ_f (1 − r_f) + θ_f r_f / s, and cos and sin times 0.1 ln s + 1, so that scores get its square.
+    """ω_f (1 − r_f) + ω_f r_f / s, and cos and sin times 0.1 ln s + 1, so that scores get its square.
 
     r_f rises from 0 to 1 between the pair that turns `fast` times within the trained length and that which turns `slow`
     times. Pair number d ln(L₀/(2π β)) / (2 ln base) turns β times; the first is rounded down, the second up.
@@ -155,7 +155,7 @@ class YaRN:
 
 @frozen
 class LongRoPE:
-    """θ_f / λ_f for a list λ that was searched for, and cos and sin times √(1 + ln s / ln L₀), so that scores get its square.
+    """ω_f / λ_f for a list λ that was searched for, and cos and sin times √(1 + ln s / ln L₀), so that scores get its square.
 
     There is a list for texts longer than L₀, and one for all others. So the frequencies change when a text outgrows L₀, also
     for its earlier rows, and keys that were turned before can't be kept.
@@ -177,12 +177,12 @@ class LongRoPE:
             raise ValueError(f"trained: {self.trained} should be at least 2, for its logarithm divides")
 
     def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
-        theta = rope_frequencies(d, base)
+        omega = rope_frequencies(d, base)
         for name, factors in (("long", self.long), ("short", self.short)):
-            if factors is not None and len(factors) != len(theta):
+            if factors is not None and len(factors) != len(omega):
                 raise ValueError(
-                    f"{name}: {so_many(len(factors), 'number')} for {so_many(len(theta), 'pair')} of channels"
+                    f"{name}: {so_many(len(factors), 'number')} for {so_many(len(omega), 'pair')} of channels"
                 )
         factors = self.long if length > self.trained else self.short
         magnitude = math.sqrt(1 + math.log(self.factor) / math.log(self.trained))
-        return theta if factors is None else theta / np.array(factors), magnitude
+        return omega if factors is None else omega / np.array(factors), magnitude
