@@ -15,10 +15,11 @@ MOST = 0.5  # heavier weights have the colour of this one
 
 
 class PooledBlocks(NamedTuple):
-    """Weights of the tokens (n, n) and of the blocks (n, blocks), which together sum to one in each row."""
+    """Weights of the tokens (n, n) and of the blocks (n, blocks), which together sum to one in each row; tokens in a block."""
 
     tokens: Array
     blocks: Array
+    block: int
 
 
 def data(n: int = 36, d: int = 8, seed: int = 0) -> PooledBlocks:
@@ -28,15 +29,15 @@ def data(n: int = 36, d: int = 8, seed: int = 0) -> PooledBlocks:
     E = np.sqrt(BLOCK) * means  # as long as the rows of tokens
     _, pullback = pooled_attention(Q[None], C, E, block=BLOCK, window=WINDOW)
     A = pullback.A[0]
-    return PooledBlocks(A[:, -n:], A[:, : len(E)])
+    return PooledBlocks(A[:, -n:], A[:, : len(E)], BLOCK)
 
 
 def draw(data: PooledBlocks) -> Figure:
     """Left the tokens, right the blocks, each as wide as its tokens: colour is weight, hatched has none. Lines part blocks."""
     fig, axes = figure(1, 2, width=10, height=6.6, sharex=True, sharey=True)
-    n, last = len(data.tokens), BLOCK * data.blocks.shape[1]
+    n, block = len(data.tokens), data.block
     spread = np.zeros((n, n))
-    spread[:, :last] = np.repeat(data.blocks, BLOCK, 1)
+    spread[:, : block * data.blocks.shape[1]] = np.repeat(data.blocks, block, 1)
     for ax, weights, title in zip(
         axes, (data.tokens, spread), ("tokens, one by one", "blocks, a row each"), strict=True
     ):
@@ -44,12 +45,12 @@ def draw(data: PooledBlocks) -> Figure:
         ax.add_patch(Rectangle((0.5, 0.5), n, n, **none))
         seen = np.ma.masked_where(weights == 0, weights)
         image = ax.imshow(seen, cmap=WEIGHTS, vmin=0, vmax=MOST, extent=(0.5, n + 0.5, n + 0.5, 0.5))
-        for border in range(BLOCK, n, BLOCK):
+        for border in range(block, n, block):
             ax.axvline(border + 0.5, color="0.4", linewidth=0.8)
         ax.set(title=title, xlabel="token $j$")
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
-    places = range(BLOCK, n + 1, BLOCK)
+    places = range(8, n + 1, 8)
     axes[0].set(xticks=places, yticks=places, ylim=(n + 0.5, 0.5), ylabel="query $i$")
     bar = {"location": "bottom", "shrink": 0.6, "aspect": 30, "extend": "max"}
     fig.colorbar(image, ax=axes, label="weight of a row", **bar)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from minitransformer.figures import cache_growth, pooled_blocks, sink_gate, width_or_length
+from minitransformer.figures import cache_growth, chosen_blocks, pooled_blocks, sink_gate, width_or_length
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +74,19 @@ def test_a_block_appears_in_the_row_of_its_last_token_and_one_token_is_lost_unti
     assert np.argwhere(lost[30]).tolist() == [[24]], "token 25, of query 31"
     assert {int(row) % block for row in i[lost.any(1), 0]} == {window + 1}, "a window of block − 1 loses none"
     pooled_blocks.draw(found)
+
+
+def test_a_query_sees_three_complete_blocks_at_most_and_not_always_the_nearest():
+    """Places are counted from 1. Query 36 is the one of the chapter."""
+    found, block, window, k = chosen_blocks.data(), chosen_blocks.BLOCK, chosen_blocks.WINDOW, chosen_blocks.CHOSEN
+    np.testing.assert_allclose(found.tokens.sum(1) + found.blocks.sum(1), 1)
+    n = len(found.tokens)
+    i, j, last = np.arange(1, n + 1)[:, None], np.arange(1, n + 1), block * np.arange(1, n // block + 1)
+    assert ((found.tokens > 0) == ((j <= i) & (j > i - window))).all()
+    seen = found.blocks > 0
+    assert not (seen & (last > i)).any()
+    assert (seen.sum(1) == np.minimum(k, i[:, 0] // block)).all()
+    assert last[seen[35]].tolist() == [16, 20, 28]
+    skips = [row for row in range(n) if seen[row].any() and not seen[row, (row + 1) // block - 1]]
+    assert len(skips) > n // 4, "the block that has just ended is often left out"
+    chosen_blocks.draw(found)
