@@ -230,5 +230,5 @@ def layers_in_turns(answer):
     every = 1
     while 1 / (1 / every + (1 - 1 / every) * r) < 10:
         every += 1
-    unless(given[2], 10, "Even layers that take no time at all would be needed for that. These take a little.")
+    unless(given[2], 10, "With 10 the other layers would have to take no time at all, and they take a little.")
     close(given[2], every, "Try one k after another in 1 / (1/k + (1 − 1/k) r), until it is large enough.")
