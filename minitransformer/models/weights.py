@@ -68,7 +68,9 @@ class Tensors:
     """
 
     def __init__(self, path: Path, plain: Callable[[str], str | None] = str, dtype: type = np.float32) -> None:
-        self.path = existing(path, " (pytorch_model.bin is a pickle, which can run any code, and is not read)")
+        in_parts = path.with_name(f"{path.name}.index.json").exists()
+        pickled = " (pytorch_model.bin is a pickle, which can run any code, and is not read)"
+        self.path = existing(path, " (weights that stand in several files are not read)" if in_parts else pickled)
         self.library, self.dtype = lazy_import("safetensors", "the weights of a model"), dtype
         try:
             ours = {name: plain(name) for name in self._file().keys()}  # noqa: SIM118  (it is not a dict)

@@ -297,6 +297,9 @@ def test_what_is_not_there_is_refused(tmp_path):
     (folder / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match=r"model.safetensors: no such file .*pickle"):
         from_safetensors(folder)
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match=r"model.safetensors: no such file .*in several files are not read"):
+        from_safetensors(folder)
     (folder / "config.json").write_text("[]")
     with pytest.raises(ValueError, match="expected an object"):
         from_safetensors(folder)
