@@ -11,7 +11,8 @@ from minitransformer.measurements.rows import in_use
 from minitransformer.related import hopfield_attention
 from minitransformer.typing import Array
 
-BETAS = tuple(float(b) for b in np.round(2.0 ** np.arange(0, 7.25, 0.25), 2))
+EXPONENTS = np.union1d(np.arange(0, 7.25, 0.25), 2.375)  # one more where the queries part
+BETAS = tuple(float(b) for b in np.round(2.0**EXPONENTS, 2))
 SHOWN, PICTURES = 22, (1.0, 5.66, 8.0, 11.31, 32.0)
 
 
@@ -47,7 +48,7 @@ def data() -> Temperature:
 
 def draw(data: Temperature) -> Figure:
     """Above: the end of one query at five values of β. Below: how many different ends thirty queries have, and how many patterns
-    are averaged in one of them, on logarithmic axes; dotted: where the mean of all stops being a minimum."""
+    are averaged in one of them, on logarithmic axes; dotted: beyond it the mean of all is no minimum."""
     fig, (above, below) = figure(2, 1, height=8.5, height_ratios=(1, 2.3))
     shown = [data.states[BETAS.index(beta), SHOWN] for beta in PICTURES]
     show_strip(above, shown, [f"β = {beta:.3g}" for beta in PICTURES], gap=4)

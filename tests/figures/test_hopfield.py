@@ -42,10 +42,14 @@ def test_noise_is_as_long_as_a_digit_and_most_come_back(retrieval):
     hopfield_retrieval.draw(retrieval)
 
 
-def test_one_end_up_to_the_turning_point_and_thirty_beyond(warm):
-    cold = warm.betas > hopfield_temperature.turning_point()
-    assert (warm.ends[~cold] == 1).all()
-    assert (warm.last_use[~cold] > 29).all()
+def test_queries_part_before_the_turning_point_and_none_is_at_the_mean_beyond(warm):
+    cold, one = warm.betas > hopfield_temperature.turning_point(), warm.betas < 5
+    assert (warm.ends[one] == 1).all()
+    assert (warm.last_use[one] > 29).all()
+    (between,) = np.flatnonzero(~one & ~cold)
+    assert warm.ends[between] == 5
+    assert (warm.last_use[between] > 29).sum() == 15, "the mean is still a minimum, and no longer the only one"
+    assert (warm.last_use[cold] < 15).all()
     assert (warm.ends[cold] > 1).all()
     assert (warm.ends[warm.betas > 19] == 30).all()
     assert (np.diff(warm.ends) >= 0).all()
