@@ -73,7 +73,7 @@ def copies_the_token_before(answer):
             raise NotYet("With this one every token keeps its own value.")
         if not np.diagonal(A, -1).min() >= 0.999:
             raise NotYet(
-                f"With {n} tokens, a token takes {np.diagonal(A, -1).min():.3f} of the one before. How high is high?"
+                f"With {n} tokens, a token takes {np.diagonal(A, -1).min():.5f} of the one before. How high is high?"
             )
 
 
