@@ -32,7 +32,10 @@ def second_round(answer):
     array_of(answer, (2,), "Two numbers, c and v.")
     unless(answer[0], wrong, "The logit grows by a product: the vote times the outcome, not the outcome alone.", 0.01)
     unless(
-        answer[0], 0.5, "Softmax runs over the outputs. Over the two inputs, which agree, nothing would change.", 0.01
+        answer[0],
+        0.5,
+        "That is so in round 1. In round 2 it is so only if softmax runs over the inputs, which agree; it runs over the outputs.",
+        0.01,
     )
     close(
         answer[0],
