@@ -65,6 +65,7 @@ def draw_figures(args: argparse.Namespace) -> int:
     modules = figures.modules()
     if unknown := [name for name in args.names if name not in modules]:
         raise ValueError(f"no figure {', '.join(unknown)}; {instead(unknown[0], modules)}")
+    print(f"{figures.folder().resolve()}:", flush=True)  # outside a repository it is the folder that one stands in
     for name in args.names or modules:
         needs = [p.name for p in inspect.signature(modules[name].data).parameters.values() if p.default is p.empty]
         if needs:
@@ -80,7 +81,7 @@ def draw_figures(args: argparse.Namespace) -> int:
 def run_experiment(args: argparse.Namespace) -> int:
     """Run the trials that a record lacks, on the cores of this machine or on a cluster; without names, list what there is."""
     from minitransformer import experiments
-    from minitransformer.experiments.run import listed, missing, run
+    from minitransformer.experiments.run import listed, missing, other_processor, run
 
     records = experiments.folder(args.make, args.names)
     if not (args.names or args.all):
@@ -92,6 +93,10 @@ def run_experiment(args: argparse.Namespace) -> int:
     if any(tls.values()) and not all(tls.values()):
         raise ValueError("--tls-ca-file, --tls-cert and --tls-key are needed together")
     for module in [experiments.find(name) for name in args.names or experiments.modules()]:
+        if args.make is not None and args.scheduler is None and (other := other_processor(module, records)):
+            raise ValueError(
+                f"--make {args.make}: its times are of another processor, {other}; give yours a name of its own"
+            )
         complete = not args.renew and missing(module, records) == 0
         with terminal.ctrl_c_raises():
             path = run(

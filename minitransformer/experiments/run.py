@@ -69,6 +69,7 @@ def run(
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
+        held.callback(_remove_if_empty, path.parent)  # of another make of processor, if no trial has ended
         try:
             held.enter_context(files.alone(path))
         except files.InUse:
@@ -88,9 +89,12 @@ def run(
         failed: dict[str, list[Any]] = {}
         if lacking := [trial for trial in trials if _key(trial) not in done]:
             alone = getattr(experiment, "ALONE", False)
-            bar = tqdm(total=len(trials), initial=len(trials) - len(lacking), desc=name, disable=not progress)
             connected = _client(scheduler, tls, workers, 1 if alone else len(lacking))
-            with bar, connected as client, _prepared(client, experiment.run.__module__, bring):
+            with (
+                connected as client,
+                _prepared(client, experiment.run.__module__, bring),
+                tqdm(total=len(trials), initial=len(trials) - len(lacking), desc=name, disable=not progress) as bar,
+            ):
                 for trial, outcome in _outcomes(client, experiment.run, lacking, alone):
                     if isinstance(outcome, BaseException):
                         failed.setdefault(_said(outcome), []).append(trial)
@@ -133,6 +137,22 @@ def listed(experiment: ModuleType, records: Path = RECORDS) -> str:
         took = f"{sum(seconds) / 60:.0f} min" if known and len(seconds) == len(known) else ""
     line = f"{name:<24} {state:>10} {took:>8}   {(experiment.__doc__ or '').splitlines()[0]}"
     return textwrap.fill(line, columns(), subsequent_indent="    ")
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def other_processor(experiment: ModuleType, records: Path) -> str:
+    """A processor on which trials of this record were run, if it is not the one at hand; or an empty string."""
+    _, path, part = _places(experiment, records)
+    with suppress(ExperimentError):  # damaged: whoever does not make it anew is told
+        here = circumstances()
+        for _, about, _ in _done(experiment, part if part.is_file() else path).values():
+            if any(about.get(key, here[key]) != here[key] for key in ("machine", "make")):  # old records have no make
+                return f"{about['machine']} ({about.get('make', 'of unknown make')})"
+    return ""
 
 
 def _places(experiment: ModuleType, records: Path) -> tuple[str, Path, Path]:

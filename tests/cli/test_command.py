@@ -177,6 +177,15 @@ def test_figures_are_drawn_without_their_notebooks(tmp_path, monkeypatch, capsys
     assert "no figure no_such; there are" in capsys.readouterr().err
 
 
+def test_outside_a_repository_figures_say_where_they_are(tmp_path, monkeypatch, capsys):
+    """They lie in the folder that one stands in."""
+    monkeypatch.delenv("MINITRANSFORMER_FIGURES", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["figures", "scale_by_sqrt_d"]) == 0
+    assert (tmp_path / "fig_scale_by_sqrt_d.svg").is_file()
+    assert capsys.readouterr().out.startswith(f"{tmp_path}:\nfig_scale_by_sqrt_d.svg ")
+
+
 def test_every_module_of_figures_draws():
     assert {"scale_by_sqrt_d", "difference_step"} <= set(figures.modules())
     assert "style" not in figures.modules()

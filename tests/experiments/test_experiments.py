@@ -8,9 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from minitransformer import experiments
+from minitransformer import cli, experiments
 from minitransformer.backend import available
 from minitransformer.data import text
+from minitransformer.experiments.run import other_processor
+from minitransformer.machine import circumstances
 from minitransformer.models.bert_files import BertMissing
 
 NAMES = list(experiments.modules())
@@ -84,6 +86,23 @@ def test_who_misses_the_record_of_a_make_is_told_the_command_of_that_make(makes)
     (makes / "abacus/which_cost.json").write_text("{}")
     with pytest.raises(ValueError, match=f"`{command} --renew` makes it anew"):
         experiments.load("which_cost", "abacus")
+
+
+def test_times_of_one_make_are_not_taken_for_those_of_another_processor(makes, capsys):
+    """A whole record was "complete, nothing to run" on any processor, and one that lacked trials got some of each."""
+    book = experiments.load("which_cost")
+    (makes / "abacus").mkdir()
+    path, command = makes / "abacus/which_cost.json", ["experiment", "which_cost", "--make", "abacus"]
+    here = circumstances()
+    old = {name: here[name] for name in here if name != "make"}
+    for about, code in ((here, 0), (old, 0), ({**here, "machine": "Abacus", "make": "beads 10"}, 1)):
+        record = replace(book, machines=[about] * len(book.trials))
+        experiments.record.write(path, "which_cost", record)
+        assert cli.main(command) == code
+    says = "--make abacus: its times are of another processor, Abacus (beads 10); give yours a name of its own"
+    assert capsys.readouterr().err == f"minitransformer: {says}\n"
+    path.write_text("{}")
+    assert not other_processor(experiments.find("which_cost"), path.parent)  # `--renew` makes it anew
 
 
 @pytest.mark.parametrize("make", ["", "Zen 4", "../zen", "zen-", "zen\n"])

@@ -80,11 +80,11 @@ def go(tmp_path, cluster):
     notes = tmp_path / "notes"
     notes.mkdir()
 
-    def call(count=4, work=throw, records="records", scheduler=cluster, alone=False, **options):
+    def call(count=4, work=throw, records="records", scheduler=cluster, alone=False, progress=False, **options):
         module = types.ModuleType("minitransformer.experiments.dice")
         module.Trial, module.run, module.ALONE = Trial, work, alone
         module.trials = lambda: [Trial(seed, str(notes)) for seed in range(count)]
-        return run(module, scheduler=scheduler, records=tmp_path / records, progress=False, **options)
+        return run(module, scheduler=scheduler, records=tmp_path / records, progress=progress, **options)
 
     call.runs = lambda: len(os.listdir(notes))
     return call
@@ -397,6 +397,15 @@ def test_a_record_that_lacks_nothing_is_left_alone(go, monkeypatch):
             go(2, scheduler=address)
     after = path.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)  # it may be read
+
+
+def test_a_run_that_can_not_begin_leaves_nothing_behind(go, tmp_path, monkeypatch, capsys):
+    """No empty folder, which would look like a record, and no bar that has never moved."""
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ExperimentError, match=r"^trials are spread by Dask: pip install distributed"):
+        go(scheduler=None, progress=True)
+    assert not (tmp_path / "records").exists()
+    assert capsys.readouterr().err == ""
 
 
 def test_the_list_says_how_far_a_record_is(go, tmp_path):
