@@ -7,7 +7,8 @@ nothing was tested, an argument changed in place, a pullback that remembers the 
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import reprlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,6 +71,9 @@ def check_pullback(
         raise TypeError(
             f"function: {type(function).__name__} should be a function that returns its value and a pullback"
         )
+    for name, paths in (("zero", zero), ("untrained", untrained)):
+        if isinstance(paths, str) or not isinstance(paths, Collection):  # in a text, "K" would be in "QK"
+            raise TypeError(f"{name}: {reprlib.repr(paths)} should be a tuple of paths, such as ('params.b_k',)")
     rng = np.random.default_rng([seed, 271828])  # not default_rng(seed): the arguments may be its first numbers
     x = {name: _cast(a, np.float64) for name, a in zip(_names(function, len(args)), args, strict=True)}
     if not any(_is_real(a) and a.size for a in tree_leaves(x)):

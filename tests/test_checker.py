@@ -626,6 +626,16 @@ def test_what_is_no_function_is_refused():
         check_pullback(3, X)
 
 
+@pytest.mark.parametrize("name", ["zero", "untrained"])
+def test_a_single_path_is_no_text(name):
+    """Of zero="QK", the letters Q and K were taken for paths."""
+    for paths in ("XY", 3):
+        with pytest.raises(
+            TypeError, match=rf"^{name}: {paths!r} should be a tuple of paths, such as \('params.b_k',\)$"
+        ):
+            check_pullback(lambda X: (X, lambda dY: dY), X, **{name: paths})
+
+
 @pytest.mark.parametrize("name", BANK)
 def test_wrong_gradient_is_caught(name):
     function, args, message, options = BANK[name]

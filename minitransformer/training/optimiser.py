@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.checks import beside, choose, frozen, refuse_other_numbers
+from minitransformer.checks import beside, choose, fits, frozen, refuse_other_numbers
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Tree, tree_leaves, tree_map
 from minitransformer.ranges import Fraction, NonNegativeNumber, PositiveNumber
@@ -110,9 +110,11 @@ def clip(grads: Tree, largest: float) -> tuple[Tree, float]:
     """Shrink a gradient to the norm `largest` if it is longer, keeping its direction; also returns the norm it had.
 
     source   Pascanu, Mikolov and Bengio 2013
-    raises   TypeError for what is no array of float32 or float64, ValueError for a norm below 0
+    raises   TypeError for what is no array of float32 or float64, or a norm that is no number; ValueError for a norm below 0
     """
     refuse_other_numbers(grads, "grads")
+    if not fits(largest, float):
+        raise TypeError(f"largest: {reprlib.repr(largest)} should be a number, at least 0")
     if not largest >= 0:
         raise ValueError(f"largest: {largest} should be a number, at least 0")
     norm = global_norm(grads)
@@ -125,8 +127,13 @@ def accumulate(gradient: Callable[[Any], tuple[float, Tree]], parts: Sequence[An
     """Mean loss and mean gradient over the parts of a batch; with equal parts, those of the whole batch.
 
     gradient   part -> (loss, gradient tree)
-    raises     ValueError if there is no part, or gradients of two parts differ in form
+    raises     TypeError for what is no function, or for parts that are no list or tuple; ValueError if there is no part, or
+               gradients of two parts differ in form
     """
+    if not callable(gradient):
+        raise TypeError(f"gradient: {reprlib.repr(gradient)} should be a function of a part")
+    if isinstance(parts, str) or not isinstance(parts, Sequence):
+        raise TypeError(f"parts: {reprlib.repr(parts)} should be a list of parts of a batch")
     if not parts:
         raise ValueError("parts: a mean needs at least one")
     loss, total = 0.0, None

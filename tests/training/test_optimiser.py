@@ -142,6 +142,20 @@ def test_accumulation_is_the_mean_over_the_parts():
         accumulate(gradient, [])
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: clip({"W": np.ones(2)}, "1"), "largest: '1' should be a number, at least 0"),
+        (lambda: accumulate("mean", [1.0]), "gradient: 'mean' should be a function of a part"),
+        (lambda: accumulate(lambda part: (0.0, None), "ab"), "parts: 'ab' should be a list of parts of a batch"),
+        (lambda: accumulate(lambda part: (0.0, None), np.ones(2)), "parts: array([1., 1.]) should be a list of parts"),
+    ],
+)
+def test_an_argument_of_another_kind_is_named(call, says):
+    with pytest.raises(TypeError, match="^" + re.escape(says)):
+        call()
+
+
 def test_accumulation_changes_no_gradient():
     kept = [np.ones(2), np.ones(2)]
     accumulate(lambda k: (0.0, kept[k]), [0, 1])
