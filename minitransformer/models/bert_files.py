@@ -21,7 +21,7 @@ from minitransformer.models.block import BlockParams
 from minitransformer.models.feed_forward import Activation, FeedForwardParams
 from minitransformer.models.sequence_model import SequenceParams
 from minitransformer.models.stack import StackParams
-from minitransformer.models.weights import Tensors, existing, json_object, refuse_others, sizes_in, whole
+from minitransformer.models.weights import Tensors, existing, json_object, number, refuse_others, sizes_in, whole
 from minitransformer.positions.absolute import LearnedPositionParams
 from minitransformer.typing import Array, checked
 
@@ -103,7 +103,7 @@ def _model(path: Path) -> BERT:
             heads=whole(config, "num_attention_heads"),
             hidden=whole(config, "intermediate_size"),
             ffn=ffn,
-            norm=f"layer:eps={float(config.get('layer_norm_eps', 1e-12))}",
+            norm=f"layer:eps={number(config, 'layer_norm_eps', 1e-12)}",
             embedding=f"normed:types={int(config.get('type_vocab_size', 2))}",
         )
 

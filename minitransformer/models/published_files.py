@@ -16,7 +16,7 @@ from minitransformer.models.gated_feed_forward import GatedFeedForwardParams
 from minitransformer.models.published import gpt2, llama
 from minitransformer.models.sequence_model import LanguageModel, SequenceParams
 from minitransformer.models.stack import StackParams
-from minitransformer.models.weights import Tensors, json_object, refuse_others, sizes_in, whole
+from minitransformer.models.weights import Tensors, json_object, number, refuse_others, sizes_in, whole
 from minitransformer.positions import Llama3
 from minitransformer.positions.absolute import LearnedPositionParams
 from minitransformer.pullback import NoParams
@@ -77,7 +77,7 @@ def _gpt2(path: Path, config: dict[str, Any]) -> LanguageModel:
             heads=whole(config, "n_head"),
             hidden=None if config.get("n_inner") is None else whole(config, "n_inner"),
             ffn=ffn,
-            norm=f"layer:eps={float(config.get('layer_norm_epsilon', 1e-5))}",
+            norm=f"layer:eps={number(config, 'layer_norm_epsilon', 1e-5)}",
             outputs="tied" if config.get("tie_word_embeddings", True) else "own",
         )
 
@@ -123,6 +123,7 @@ def _gpt2_block(tensors: Tensors, name: str, D: int, hidden: int) -> BlockParams
 
 def _llama(path: Path, config: dict[str, Any]) -> LanguageModel:
     refuse_others(path, config, {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False})
+    _refuse_window(path, config)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     way = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else rope
     for choices in (config, rope if isinstance(rope, dict) else {}):
@@ -138,17 +139,25 @@ def _llama(path: Path, config: dict[str, Any]) -> LanguageModel:
             heads=(heads := whole(config, "num_attention_heads")),
             groups=whole(config, "num_key_value_heads") if config.get("num_key_value_heads") is not None else heads,
             hidden=whole(config, "intermediate_size"),
-            base=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
-            norm=f"rms:eps={float(config.get('rms_norm_eps', 1e-6))}",
+            base=number(rope if "rope_theta" in rope else config, "rope_theta", 10000.0),
+            norm=f"rms:eps={number(config, 'rms_norm_eps', 1e-6)}",
             outputs="tied" if config.get("tie_word_embeddings", False) else "own",
             head_width=None if config.get("head_dim") is None else whole(config, "head_dim"),
         )
         if way == "llama3":
             names = ("factor", "original_max_position_embeddings", "high_freq_factor", "low_freq_factor")
-            factor, trained, fast, slow = (rope[name] for name in names)
-            scaling = Llama3(float(factor), int(trained), float(fast), float(slow))
+            factor, trained, fast, slow = (number(rope, name) for name in names)
+            scaling = Llama3(factor, int(trained), fast, slow)
             model = replace(model, positions=replace(model.positions, scaling=scaling))
     return model
+
+
+def _refuse_window(path: Path, config: dict[str, Any]) -> None:
+    """Raise ValueError for a window that hides tokens, as in a Mistral under the name of a Llama. A Qwen3 has to ask for one."""
+    window, context = config.get("sliding_window"), config.get("max_position_embeddings")
+    all_seen = isinstance(window, int) and isinstance(context, int) and window >= context
+    if config.get("use_sliding_window", config["model_type"] == "llama") and not all_seen:
+        refuse_others(path, config, {"sliding_window": None})
 
 
 def _qwen3(path: Path, config: dict[str, Any]) -> LanguageModel:

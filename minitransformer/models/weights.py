@@ -50,6 +50,14 @@ def whole(config: dict[str, Any], key: str) -> int:
     return value
 
 
+def number(config: dict[str, Any], key: str, usual: float | None = None) -> float:
+    """A number in a config, or the usual one. Raises KeyError if there is neither, ValueError, which names it, if it is none."""
+    value = config[key] if usual is None else config.get(key, usual)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise ValueError(f"{key}: {value!r} should be a number")
+    return float(value)
+
+
 @contextmanager
 def sizes_in(path: Path) -> Iterator[None]:
     """In this block, a size that is missing or impossible raises a ValueError that names the file."""

@@ -377,6 +377,11 @@ def test_a_config_that_lacks_a_size(tmp_path, key):
         load_bert(write_bert(tmp_path, config=config))
 
 
+def test_a_config_whose_epsilon_is_no_number(tmp_path):
+    with pytest.raises(ValueError, match=r"config\.json: layer_norm_eps: None should be a number"):
+        load_bert(write_bert(tmp_path, config={**CONFIG, "layer_norm_eps": None}))
+
+
 def test_a_config_that_is_no_json(tmp_path):
     for content in (b'{"hidden_size": ', b"\xff\xfe\x00", b"[1]"):
         (tmp_path / "config.json").write_bytes(content)

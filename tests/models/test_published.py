@@ -228,9 +228,24 @@ def test_the_oldest_configs_keep_the_base_of_the_angles_elsewhere(tmp_path):
     same_as_stored("llama", model(params, TOKENS)[0], 1e-10)
 
 
+@pytest.mark.parametrize(
+    ("name", "window"),
+    [
+        ("llama", {"sliding_window": 16}),
+        ("llama", {"sliding_window": 4, "use_sliding_window": False}),
+        ("qwen3", {"sliding_window": 4}),
+    ],
+)
+def test_a_window_that_hides_nothing_is_none(name, window, tmp_path):
+    """It is as long as the context, or is not asked for."""
+    model, params = from_safetensors(write(tmp_path / "model", name, config=window), np.float64)
+    same_as_stored(name, model(params, TOKENS)[0], 1e-10)
+
+
 # --------------------------------------------------------------------------------------------------------- refusals
 
 W_Q = "model.layers.1.self_attn.q_proj.weight"
+LLAMA_3 = STORED["llama 3"]["config"]["rope_parameters"]
 CONFIGS = [
     ("llama", {"model_type": "qwen3_next"}, "model of type 'qwen3_next'; only 'gpt2', 'llama', 'qwen3' can be read"),
     ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
@@ -251,6 +266,11 @@ CONFIGS = [
     ("llama", {"vocab_size": "many"}, "config.json: vocab_size: 'many' should be a whole number"),
     ("llama", {"vocab_size": 30.7}, "config.json: vocab_size: 30.7 should be a whole number"),
     ("llama", {"hidden_size": None}, "config.json: hidden_size: None should be a whole number"),
+    ("llama", {"rms_norm_eps": None}, "config.json: rms_norm_eps: None should be a number"),
+    ("gpt2", {"layer_norm_epsilon": None}, "config.json: layer_norm_epsilon: None should be a number"),
+    ("llama", {"rope_parameters": {"rope_theta": None}}, "config.json: rope_theta: None should be a number"),
+    ("llama 3", {"rope_parameters": {**LLAMA_3, "factor": None}}, "config.json: factor: None should be a number"),
+    ("llama", {"sliding_window": 4}, "config.json: sliding_window is 4; only None can be read"),
     ("llama", {"num_attention_heads": 0, "head_dim": None}, "heads: 12 columns can't be divided into 0 heads"),
     ("llama", {"num_key_value_heads": 0}, "config.json: groups: 0 should be at least 1"),
     ("llama", {"model_type": ["llama"]}, "config.json: this is a model of type ['llama']; only 'gpt2'"),
