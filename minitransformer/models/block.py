@@ -13,6 +13,7 @@ import numpy as np
 
 from minitransformer.attention import Mixer, MultiHeadAttention, Sinks, SoftmaxAttention
 from minitransformer.attention.around import AroundAttention
+from minitransformer.attention.core import STAGES, Core
 from minitransformer.attention.kernel_attention import FeatureAttention
 from minitransformer.attention.linear import DeltaRule
 from minitransformer.attention.linear.memory import Memory
@@ -23,6 +24,7 @@ from minitransformer.functional import dropout, loops_in
 from minitransformer.models.feed_forward import Activation, FeedForward
 from minitransformer.models.gated_feed_forward import GATES, Gated, GatedFeedForward
 from minitransformer.models.norms import Norm, NormParams, norm_of
+from minitransformer.models.subclasses import keeps_up
 from minitransformer.positions import RoPE
 from minitransformer.pullback import Layer, Pullback, Tree, of_layer, tree_add
 from minitransformer.ranges import Fraction
@@ -248,6 +250,13 @@ class Block(OldFieldsRefused):
         if self.ffn is None:
             raise ValueError("ffn: this block is attention alone")
         return self._half(params.ffn_norm, self.ffn, params.ffn, X, rng)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its mixer can go on from a state, and no part has a `__call__` that the `step` of its base does not know."""
+        core, mixer = getattr(self.attention, "core", None), type(self.attention)
+        of_core = core is None or type(core).step is Core.step or keeps_up(type(core), "step", "_last_query", *STAGES)
+        return self.attention.decodes and of_core and keeps_up(mixer, "step", "_go_on") and keeps_up(type(self), "step")
 
     @cached_property
     def of_heads(self) -> bool:

@@ -8,14 +8,15 @@ what it reads from the other: so it can be taken away again. A usual block, X + 
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from minitransformer.checks import frozen
-from minitransformer.models.block import BlockParams
+from minitransformer.models.block import Block, BlockParams
 from minitransformer.models.stack import Stack, StackParams, untie
+from minitransformer.models.subclasses import keeps_up
 from minitransformer.pullback import Pullback, Tree, added_losses, with_added
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -92,7 +93,8 @@ class ReversibleStack(Stack):
 
     source   Gomez et al. 2017; Kitaev, Kaiser and Levskaya 2020 (Aalto 3.2.1 leaves them out)
     cost     one more forward pass than a `Stack`, within the backward pass; memory for the activations of one block
-    raises   ValueError for blocks that are post-norm, have cross-attention, are attention alone, or want tokens in front
+    raises   ValueError for blocks that are post-norm, have cross-attention or a `__call__` of their own, are attention alone, or
+             want tokens in front
     """
 
     takes = "pre-norm blocks of attention and a feed-forward network, without tokens in front"
@@ -103,6 +105,11 @@ class ReversibleStack(Stack):
             raise ValueError("order: reversible layers are pre-norm; a norm around X + F(X) can't be taken away again")
         if any(block.cross is not None or block.ffn is None for block in self.blocks):
             raise ValueError("blocks: reversible ones have two halves, attention and a feed-forward network")
+        for kind in map(type, self.blocks):
+            if not keeps_up(kind, "mix", "change"):
+                raise ValueError(
+                    f"blocks: {kind.__name__} has a `__call__` of its own; reversible ones are called by halves"
+                )
         if self.prefix:
             raise ValueError(f"blocks: reversible ones take no tokens in front, and these want {self.prefix}")
 
@@ -140,6 +147,12 @@ class ReversibleStack(Stack):
             added += float(sum(added_losses(f)))
         Y, norm = self._last_norm(params, (X_1 + X_2) / 2)
         return Y, ReversiblePullback(self, params, X_1, X_2, norm, causal, mask, seed, tuple(observed), added)
+
+    @cached_property
+    def decodes(self) -> bool:
+        """As in a `Stack`; and no block has halves of its own, which a step would pass over."""
+        usual = all(type(block).mix is Block.mix and type(block).change is Block.change for block in self.blocks)
+        return usual and super().decodes
 
     def _through_blocks(
         self, params: tuple[BlockParams, ...], X: Array, states: tuple[Any, ...]

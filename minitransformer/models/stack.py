@@ -203,8 +203,7 @@ class Stack:
     @cached_property
     def decodes(self) -> bool:
         """Whether every block can go on from a state, and nothing has a `__call__` that its `step` does not know."""
-        known = keeps_up(type(self), "step", "_through_blocks")
-        return known and all(block.attention.decodes and keeps_up(type(block), "step") for block in self.blocks)
+        return keeps_up(type(self), "step", "_through_blocks") and all(block.decodes for block in self.blocks)
 
     @checked
     def step(

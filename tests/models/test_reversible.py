@@ -184,6 +184,25 @@ def test_it_is_not_a_usual_stack():
     np.testing.assert_allclose(logits[1, :4], alone[0], atol=1e-5)
 
 
+class Louder(Block):
+    def __call__(self, params, X, **options):
+        Y, pullback = super().__call__(params, X, **options)
+        return 2 * Y, pullback
+
+
+class LouderHalf(Block):
+    def change(self, params, X, **options):
+        Y, pullback = super().change(params, X, **options)
+        return 2 * Y, pullback
+
+
+def test_a_block_with_a_half_of_its_own_does_not_write_without_it():
+    """A step calls attention and the network themselves."""
+    usual = Block.of(D, H, 10)
+    own = [ReversibleStack((kind(usual.attention, usual.ffn),)).decodes for kind in (Block, LouderHalf)]
+    assert own == [True, False]
+
+
 def test_what_is_refused():
     with pytest.raises(ValueError, match="order: reversible layers are pre-norm"):
         LanguageModel(order="post", stack="reversible")
@@ -191,6 +210,11 @@ def test_what_is_refused():
     for block in (Block(attention), Block.of(D, H, 10, cross=True)):
         with pytest.raises(ValueError, match="blocks: reversible ones have two halves"):
             ReversibleStack((block,))
+    usual = Block.of(D, H, 10)
+    with pytest.raises(
+        ValueError, match="blocks: Louder has a `__call__` of its own; reversible ones are called by halves"
+    ):
+        ReversibleStack((Louder(usual.attention, usual.ffn),))
     stack = stack_of(2)
     with pytest.raises(TypeError, match=r"params\.blocks: should be tuple of 2, is tuple of 1"):
         stack.step(stack_of(1).init(np.random.default_rng(0)), rows(B, N))

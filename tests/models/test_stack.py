@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 
 from minitransformer import check_pullback, random_like, tree_items, tree_map, tree_size
-from minitransformer.attention import DeltaRule, KernelAttention, MultiHeadAttention, SoftmaxAttention, padding_mask
-from minitransformer.models import Block, FeedForward, Norm, Stack
+from minitransformer.attention import (
+    Core,
+    DeltaRule,
+    KernelAttention,
+    MultiHeadAttention,
+    SoftmaxAttention,
+    causal_mask,
+    padding_mask,
+)
+from minitransformer.models import Block, FeedForward, LanguageModel, Norm, Stack
 from minitransformer.positions import DynamicNTK, RoPE, T5Bias
 from minitransformer.pullback import NoParams, tree_add, tree_get, tree_leaves, tree_set
 from tests.pieces import in_pieces
@@ -265,3 +273,44 @@ def test_who_writes_does_what_was_trained():
     norm = Centred(D)
     params = norm.init(np.random.default_rng(0), np.float64)
     np.testing.assert_array_equal(norm.value(params, X), norm(params, X)[0])
+
+
+def louder(base):
+    """A mixer or a core with a `__call__` of its own, and what its base has for a step."""
+
+    class Own(base):
+        def __call__(self, *arrays, **options):
+            Y, pullback = super().__call__(*arrays, **options)
+            return 2 * Y, pullback
+
+    return Own
+
+
+class Sum(Core):
+    """Its step is that of every core, which calls it."""
+
+    def __call__(self, params, Q, K, V, *, causal, mask, rng):
+        A = causal_mask(Q.shape[-2], K.shape[-2]).astype(V.dtype)
+        return A @ V, lambda dY: dY
+
+
+@pytest.mark.parametrize(
+    ("attention", "decodes"),
+    [
+        (louder(MultiHeadAttention)(D, 2), False),
+        (MultiHeadAttention(D, 2, core=louder(SoftmaxAttention)()), False),
+        (MultiHeadAttention(D, 2, core=louder(DeltaRule)()), False),
+        (MultiHeadAttention(D, 2, core=Sum()), True),
+    ],
+)
+def test_who_writes_attends_as_was_trained(attention, decodes, tier):
+    """A reader's own `__call__` was used in training, and passed over, without a word, when the model wrote."""
+    of_core = type(attention) is MultiHeadAttention
+    model = LanguageModel(11, N, D, 2, 2, 7, attention=attention.core if of_core else attention)
+    assert model.body.decodes == decodes
+    rng = np.random.default_rng(3)
+    params, tokens = random_like(model.init(rng, np.float64), rng), np.array([[3, 1, 4, 1]])
+    whole, state = model(params, tokens)[0], None
+    for i in range(N):
+        row, state = model.step(params, tokens[:, i : i + 1], state)
+        np.testing.assert_allclose(row, whole[:, i : i + 1], rtol=1e-9, atol=1e-9)
