@@ -50,15 +50,17 @@ class AmongTokens(Projected):
 
     def attend_to_last(self, Q: Array, K: Array, V: Array, a: Array, state: Any) -> tuple[Array, KeysValues]:
         """Heads of new tokens after those in the state, and the longer state. Without channels, a (H, 0), all scores are zero."""
-        state = KeysValues.of(K, V) if state is None else state.extended(K, V)
+        new = K, V[..., :0] if V is K else V  # the keys of GATv2 are its values, too, and are kept once
+        state = KeysValues.of(*new) if state is None else state.extended(*new)
         n, m = Q.shape[-2], state.length
         near = m if self.radius is None else min(m, n + self.radius)  # what any of these tokens sees
-        keys, values, mask = state.keys[..., m - near :, :], state.values[..., m - near :, :], None
+        room, mask = state.K if V is K else state.V, None
+        keys, values = (rows[..., m - near : m, :] for rows in (state.K, room))
         if n == 1:  # it sees them all, and S is a bias of scores that are zero
             if a.size == 0:
                 return np.full((1, near), 1 / near, V.dtype) @ values, state
             S = (leaky_relu(Q + keys) @ a[..., None])[..., 0]
-            return attend_to_buffer(Q[..., :0], keys[..., :0], state.V if near == m else values, near, S), state
+            return attend_to_buffer(Q[..., :0], keys[..., :0], room if near == m else values, near, S), state
         if self.radius is not None:
             i, j = np.arange(near - n, near)[:, None], np.arange(near)
             mask = Window(self.radius).sees(i, j, near, causal=True)

@@ -10,6 +10,7 @@ import pytest
 from minitransformer import check_pullback, random_like
 from minitransformer.attention import Window
 from minitransformer.models import LanguageModel
+from minitransformer.pullback import tree_bytes
 from minitransformer.related import GAT, GATv2, GraphAttention, GraphConvolution, GraphMean, edges_of, edges_of_mask
 from minitransformer.related.graph_attention import GATParams, GATv2Params
 from minitransformer.related.graph_convolution import GraphConvolutionParams
@@ -138,3 +139,12 @@ def test_a_language_model_of_each():
         logits, back = model(params, np.arange(12)[None])
         assert np.isfinite(logits).all()
         assert np.isfinite(back(logits).stack.blocks[0].attention[0]).all()
+
+
+@pytest.mark.parametrize(("dynamic", "numbers"), [(False, 2 + 6), (True, 6)])
+def test_what_is_kept_of_a_token_is_kept_once(dynamic, numbers):
+    """Of each of two heads a number for the scores, and three of V; in GATv2 the keys are the values."""
+    layer = GraphAttention(6, 2, dynamic=dynamic)
+    X = np.random.default_rng(0).standard_normal((1, 5, 6))
+    _, state = layer.step(layer.init(np.random.default_rng(1), np.float64), X)
+    assert tree_bytes((state.K, state.V)) == numbers * state.K.shape[-2] * X.itemsize
