@@ -1,4 +1,4 @@
-"""How much the largest singular values of attention matrices hold: a trained BERT, the same with fresh weights, random ones."""
+"""How much the largest singular values of the attention matrices of a BERT hold."""
 
 from typing import NamedTuple
 
@@ -37,7 +37,9 @@ def data() -> AttentionRank:
 
 
 def draw(data: AttentionRank) -> Figure:
-    """A line for each layer, with its number; the dashed one is softmax of random queries and keys."""
+    """Above with its trained weights, below with fresh ones: a line for each layer, with its number; the dashed one is softmax
+    of random queries and keys.
+    """
     fig, axes = figure(2, 1, height=11, sharex=True)
     shades = np.linspace(0.75, 0.1, len(data.trained))
     for ax, curves, title in zip(axes, (data.trained, data.fresh), ("trained", "fresh weights"), strict=True):

@@ -93,6 +93,8 @@ def test_the_figures_draw_all_of_it(ranks):
             apart = [abs(np.interp(k, other.get_xdata(), other.get_ydata()) - height) for other in panel.lines[:7]]
             assert apart[panel.lines.index(line)] == 0
             assert sorted(apart)[1] > 0.04
-    ax = attention_rank.draw_heads(ranks).axes[0]
+    fig = attention_rank.draw_heads(ranks)
+    ax = fig.axes[0]
+    assert "fresh" not in fig.get_label()  # what is read aloud of the other picture
     assert np.array_equal(ax.images[0].get_array(), ranks.heads)
     assert len(ax.texts) == 72
