@@ -56,7 +56,7 @@ experiments: $(LOOPS)  ## run what the records of the experiments lack, one core
 
 corners:  ## book, test and check in fresh clones: without AVX-512, without Numba, lower bounds ... (hours)
 	$(if $(FOUND),,$(error Python 3.11 or newer is needed; if yours has another name: make PYTHON=its-name))
-	@$(FOUND) tests/corners.py
+	@"$(FOUND)" tests/corners.py
 
 lint: $(READY)  ## style, types, spelling, and that imports go downwards
 	@$(RUN) -m ruff check
@@ -87,9 +87,10 @@ clean:  ## remove environments, the site and everything that was cached
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The first Python that is new enough and can make environments; where there is none, one line that says so.
-FOUND   = $(shell for p in $(PYTHON) python3.11 python3.12 python3.13 python3.14; do \
-            $$p -I -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
-CAPABLE = $(shell $(FOUND) -I -c 'import ensurepip, venv' 2>/dev/null && echo yes)
+# The path of yours may have spaces, or begin with a ~.
+FOUND   = $(shell for p in "$(PYTHON)" $(PYTHON) python3.11 python3.12 python3.13 python3.14; do \
+            "$$p" -I -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+CAPABLE = $(shell "$(FOUND)" -I -c 'import ensurepip, venv' 2>/dev/null && echo yes)
 
 # and again if somebody has uninstalled the package
 INSTALLED = $(wildcard $(VENV)/lib/python3*/site-packages/minitransformer-*.dist-info)
@@ -98,7 +99,7 @@ $(READY): requirements.lock pyproject.toml $(if $(INSTALLED),,uninstalled)
 	$(if $(FOUND),,$(error Python 3.11 or newer is needed; if yours has another name: make PYTHON=its-name))
 	$(if $(CAPABLE),,$(error $(FOUND) can't make environments; on Debian and Ubuntu: apt install python3-venv))
 	@echo "Installing what requirements.lock names into $(VENV): a minute, and not again until that file changes ..."
-	@$(RUN) -m pip --version >/dev/null 2>&1 || $(FOUND) -m venv --clear $(VENV)
+	@$(RUN) -m pip --version >/dev/null 2>&1 || "$(FOUND)" -m venv --clear $(VENV)
 	@$(PIP) --require-hashes -r requirements.lock
 	@$(PIP) --no-build-isolation -e .
 	@# a relative path: in an absolute one with an umlaut, Python 3.11 would fail to start under LC_ALL=C
@@ -113,19 +114,19 @@ $(LOOPS): $(READY) $(wildcard minitransformer/kernels/*.py)
 
 $(SITE)/.ready: site/requirements.txt
 	$(if $(CAPABLE),,$(error Python 3.11 or newer with venv is needed for the site's environment))
-	@$(FOUND) -m venv --clear $(SITE)
+	@"$(FOUND)" -m venv --clear $(SITE)
 	@$(SITE)/bin/python -m pip --disable-pip-version-check -qq install --no-deps --require-hashes -r site/requirements.txt
 	@touch $@
 
 $(LITE)/.ready: site/run/lite.txt
 	$(if $(CAPABLE),,$(error Python 3.11 or newer with venv is needed for JupyterLite's environment))
-	@$(FOUND) -m venv --clear $(LITE)
+	@"$(FOUND)" -m venv --clear $(LITE)
 	@$(LITE)/bin/python -m pip --disable-pip-version-check -qq install --no-deps --require-hashes -r site/run/lite.txt
 	@touch $@
 
 $(PEERS)/.ready: benchmarks/requirements.txt
 	$(if $(CAPABLE),,$(error Python 3.11 or newer with venv is needed for PyTorch's environment))
 	@echo "Environment in $(PEERS), with PyTorch (the first time takes some minutes) ..."
-	@$(FOUND) -m venv --clear $(PEERS)
+	@"$(FOUND)" -m venv --clear $(PEERS)
 	@$(PEERS)/bin/python -m pip --disable-pip-version-check -qq install -r benchmarks/requirements.txt
 	@touch $@

@@ -92,11 +92,16 @@ def test_make_installs_again_what_was_uninstalled(root, tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
-def test_make_finds_python_and_its_packages_whatever_another_project_has_set(root, tmp_path):
-    said = 'said:\n\t@echo "found=$(FOUND) path=$$PYTHONPATH home=$$PYTHONHOME"\n'
-    (tmp_path / "its-name").symlink_to(sys.executable)  # the path of this one may have spaces
+@pytest.mark.parametrize("python", ["its-name", "{home}/a folder/its-name", "~/its-name"])
+def test_make_finds_python_and_its_packages_whatever_another_project_has_set(root, tmp_path, python):
+    """Of a path with spaces each word was tried, and then, without a word to the reader, another Python was taken."""
+    said = 'said:\n\t@echo "found=$(FOUND) capable=$(CAPABLE) path=$$PYTHONPATH home=$$PYTHONHOME"\n'
+    (tmp_path / "a folder").mkdir()
+    for folder in (tmp_path, tmp_path / "a folder"):
+        (folder / "its-name").symlink_to(sys.executable)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    env = os.environ | {"PATH": path, "PYTHONPATH": "elsewhere", "PYTHONHOME": "elsewhere"}
-    command = ["make", "-f", "Makefile", "-f", "-", "PYTHON=its-name", "--no-print-directory", "said"]
+    env = os.environ | {"PATH": path, "PYTHONPATH": "elsewhere", "PYTHONHOME": "elsewhere", "HOME": str(tmp_path)}
+    given = python.format(home=tmp_path)
+    command = ["make", "-f", "Makefile", "-f", "-", f"PYTHON={given}", "--no-print-directory", "said"]
     done = subprocess.run(command, cwd=root, env=env, input=said, check=True, capture_output=True, text=True)
-    assert done.stdout == "found=its-name path= home=\n"
+    assert done.stdout == f"found={given.replace('~', str(tmp_path))} capable=yes path= home=\n"
