@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
+
+from minitransformer.terminal import ctrl_c_waits
 
 PYTHONS = ("bin/python", "Scripts/python.exe")  # of an environment
 MARK = ".minitransformer-site"  # a folder with this file is ours to replace
@@ -39,7 +41,20 @@ def build(root: Path, out: Path, *, single: bool = False) -> None:
 
 
 def _run(command: list[str]) -> None:
-    if subprocess.run(command, stdout=sys.stderr).returncode:
+    """Ctrl-C never reaches a script of ours, which would end in a traceback: it is killed. Sphinx has something to tidy up."""
+    ours, process = command[0] == sys.executable, None
+    try:
+        with ctrl_c_waits() if ours else nullcontext():
+            process = subprocess.Popen(command, stdout=sys.stderr)
+        failed = process.wait()
+    except BaseException:
+        if process:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0 if ours else 2)
+            process.kill()
+            process.wait()
+        raise
+    if failed:
         raise ValueError(f"{' '.join(command[:3])} … has failed")
 
 

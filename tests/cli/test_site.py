@@ -1,6 +1,10 @@
 """`minitransformer site` says what is missing, overwrites nothing but a site, and sends pages as a browser wants them."""
 
+import os
+import signal
+import sys
 import threading
+import time
 import urllib.request
 
 import pytest
@@ -31,6 +35,29 @@ def test_a_step_that_fails_is_named_and_leaves_nothing(tmp_path, capfd):
     with pytest.raises(ValueError, match=r"pages\.py"):  # there is none
         site.build(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows")
+def test_ctrl_c_ends_a_step_that_never_hears_of_it(tmp_path):
+    """It would answer with a traceback, of wherever it was."""
+    began = tmp_path / "began"
+    script = (
+        "import os, pathlib, signal, sys, time; blocked = signal.pthread_sigmask(signal.SIG_BLOCK, []); "
+        f"pathlib.Path({str(began)!r}).write_text(f'{{os.getpid()}} {{signal.SIGINT in blocked}}'); time.sleep(600)"
+    )
+
+    def interrupt():
+        while not (began.is_file() and began.read_text()):
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        site._run([sys.executable, "-c", script])
+    process, blocked = began.read_text().split()
+    assert blocked == "True"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(process), 0)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("a.mjs", "text/javascript"), ("a.wasm", "application/wasm")])
