@@ -146,7 +146,11 @@ def ctrl_c_waits() -> Iterator[None]:
     import threading
     from multiprocessing import resource_tracker
 
+    sys.warnoptions.append(
+        "ignore:resource_tracker"
+    )  # who is killed leaves Numba's lock behind, and this takes it away
     resource_tracker.ensure_running()  # now: where it begins with the first process, it lets the signal through again
+    sys.warnoptions.pop()
     heard: list[int] = []
     main = threading.current_thread() is threading.main_thread()
     try:

@@ -225,6 +225,32 @@ def test_ctrl_c_ends_the_compilers_too(tmp_path):
     assert "Traceback" not in stderr
 
 
+LEAVES_A_LOCK = """
+import multiprocessing, os, signal
+from minitransformer.terminal import ctrl_c_waits
+
+spawn = multiprocessing.get_context("spawn")
+
+def dies():
+    lock = spawn.RLock()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    with ctrl_c_waits():
+        child = spawn.Process(target=dies)
+        child.start()
+    child.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows")
+def test_a_worker_that_is_killed_leaves_no_warning_of_python(tmp_path):
+    """Numba has a lock in each. It is taken away, and after Ctrl-C two lines said so."""
+    (tmp_path / "leaves.py").write_text(LEAVES_A_LOCK)
+    done = subprocess.run([sys.executable, str(tmp_path / "leaves.py")], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
 def test_a_training_in_the_background_does_not_hear_ctrl_c(folder, tmp_path):
     """As the shell wants it for `minitransformer train &`."""
     deaf = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
