@@ -23,6 +23,9 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
 _TOLD = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}
 _everything_is_kept: list[bool] = []
 
+# where Linux says how much memory a container may use: control groups of version 2, and of version 1
+LIMITS = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
 
 def cores() -> int:
     """Cores that this process may use."""
@@ -67,11 +70,22 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def memory() -> int | None:
-    """Bytes of memory of this machine, or None if it doesn't say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows
-        return None
+    """Bytes of memory that this process may use: those of the machine, or fewer in a container or after `ulimit -v`.
+
+    None if the system doesn't say.
+    """
+    known = []
+    with suppress(AttributeError, ValueError, OSError):  # Windows
+        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for path in LIMITS:
+        with suppress(ValueError, OSError):  # "max", or no such file
+            known.append(int(path.read_text()))
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        if (most := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+            known.append(most)
+    return min(known, default=None)
 
 
 @contextmanager

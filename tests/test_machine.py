@@ -154,3 +154,22 @@ def test_memory_is_kept_only_where_every_setting_is_taken(refused, monkeypatch):
     answers = iter(int(number not in refused) for number in range(3))
     monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(mallopt=lambda *setting: next(answers)))
     assert runpy.run_path(machine.__file__)["keep_freed_memory"]() == (not refused)
+
+
+def test_memory_is_what_a_process_may_use(tmp_path, monkeypatch):
+    """In a container, or after `ulimit -v`, doctor told of all the memory of the machine, and found that everything is there."""
+    allowed = tmp_path / "memory.max"
+    monkeypatch.setattr(machine, "LIMITS", (tmp_path / "nothing", allowed))
+    allowed.write_text("max\n")
+    whole = machine.memory()
+    allowed.write_text(f"{2**28}\n")
+    assert machine.memory() == (2**28 if whole is None else min(2**28, whole))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="macOS takes no such limit")
+def test_memory_is_what_ulimit_leaves():
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, resource.getrlimit(resource.RLIMIT_AS)[1])); "
+        "from minitransformer.machine import memory; print(memory())"
+    )
+    assert int(fresh_python(code)) <= 3 * 2**30
