@@ -6,11 +6,12 @@ import pytest
 from minitransformer import random_like, tree_map
 from minitransformer.attention import EachHead, Local, MultiHeadAttention, Sinks, SoftmaxAttention, Window
 from minitransformer.attention.cache.recent import Kept
+from minitransformer.attention.linear import RetNet
 from minitransformer.attention.linear.smoother import Smoother
 from minitransformer.backend import available
 from minitransformer.checks import frozen
 from minitransformer.models import Block, FeedForward, GatedFeedForward, LanguageModel, Stack
-from minitransformer.positions import RoPE
+from minitransformer.positions import DynamicNTK, RoPE
 from minitransformer.pullback import tree_get, tree_set
 from minitransformer.related import GraphMean
 from tests.pieces import in_pieces
@@ -287,6 +288,26 @@ def test_other_blocks_go_part_by_part(options, tier, monkeypatch):
         monkeypatch.setattr(loops(), name, lambda *a: pytest.fail("there is no loop for it"))
     model = LanguageModel(40, 96, width=12, depth=1, heads=2, hidden=10, **options)
     written(model, some(model, np.float64), np.arange(5))
+
+
+def test_angles_that_change_with_the_length_are_refused(tier):
+    """Every key would stand as a shorter text has turned it."""
+    block = Block(MultiHeadAttention(12, 2, rotate=RoPE(6, scaling=DynamicNTK(2.0, 3))), FeedForward(12, 7))
+    with pytest.raises(TypeError, match="RoPE keeps no state: the angles change with the length"):
+        block.step(some(block, np.float64), np.ones((1, 12)))
+
+
+def test_a_memory_that_the_mixer_opens_goes_part_by_part(tier):
+    """Of a class of one's own: no loop for memories has a gate that belongs to the mixer."""
+
+    @frozen
+    class Opened(RetNet):
+        gate = "element"
+
+    block = Block(MultiHeadAttention(12, 2, core=Opened(2, 6)), FeedForward(12, 7))
+    params, X = some(block, np.float64), np.random.default_rng(0).standard_normal((2, 5, 12))
+    whole, _ = block(params, X, causal=True)
+    assert np.allclose(in_pieces(block, params, X, range(6))[0], whole, atol=1e-12)
 
 
 def test_a_step_of_ones_own_is_made(tier):

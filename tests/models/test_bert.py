@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -302,8 +303,10 @@ def test_long_text_is_cut_and_keeps_its_end(tmp_path):
     assert tokenizer([]).tokens.shape == (0, 0)
     with pytest.raises(ValueError, match="longest"):
         tokenizer(["a"], longest=1)
-    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 6}')
-    assert load_bert(tmp_path)[2].longest == 6
+    assert tokenizer.pieces("the cat " * 20) == ["[CLS]", *["the", "cat"] * 4, "[SEP]"]
+    for said, longest in ((6, 6), (11, 10)):  # of which the model has positions for ten
+        (tmp_path / "sentence_bert_config.json").write_text(f'{{"max_seq_length": {said}}}')
+        assert load_bert(tmp_path)[2].longest == longest
 
 
 @needs_tokenizers
@@ -312,6 +315,42 @@ def test_case_is_kept_where_the_directory_says_so(tmp_path):
     _, _, cased = load_bert(write_bert(tmp_path / "cased", settings={"do_lower_case": False}))
     assert lower.pieces("A é")[1:-1] == ["a", "[UNK]"]  # lower-casing also takes the accent away
     assert cased.pieces("A é")[1:-1] == ["A", "é"]
+
+
+@needs_tokenizers
+def test_accents_and_chinese_are_treated_as_the_directory_says(tmp_path):
+    words = [*WORDS, "e", "中", "中a"]
+    for settings, accent, chinese in (
+        ({}, "e", ["中", "a"]),
+        ({"strip_accents": False}, "é", ["中", "a"]),
+        ({"tokenize_chinese_chars": False}, "e", ["中a"]),
+    ):
+        tensors = tiny_tensors() | {"embeddings.word_embeddings.weight": np.ones((len(words), 8), np.float32)}
+        config = CONFIG | {"vocab_size": len(words)}
+        _, _, tokenizer = load_bert(
+            write_bert(tmp_path, config=config, tensors=tensors, words=words, settings=settings)
+        )
+        assert tokenizer.pieces("é 中a")[1:-1] == [accent, *chinese]
+
+
+@needs_tokenizers
+def test_a_word_of_the_vocabulary_ends_where_its_line_does(tmp_path):
+    """With the line ends of Windows too; and some words hold a character that other programs take for the end of a line."""
+    folder = write_bert(tmp_path, words=[*WORDS[:5], "\x85", "\u2028", *WORDS[5:-2]])
+    pieces = load_bert(folder)[2].tokenizer.get_vocab()
+    (folder / "vocab.txt").write_bytes((folder / "vocab.txt").read_bytes().replace(b"\n", b"\r\n"))
+    assert load_bert(folder)[2].tokenizer.get_vocab() == pieces
+    assert (pieces["\x85"], pieces["\u2028"], pieces["the"]) == (5, 6, 7)
+
+
+@needs_tokenizers
+def test_what_its_config_says_is_what_it_is(tmp_path):
+    """Another ε, and another number of types, of which some BERTs have one."""
+    tensors = tiny_tensors() | {"embeddings.token_type_embeddings.weight": np.ones((1, 8), np.float32)}
+    config = CONFIG | {"layer_norm_eps": 0.1, "type_vocab_size": 1}
+    model, params, _ = load_bert(write_bert(tmp_path, config=config, tensors=tensors))
+    assert (model.norm, model.embedding) == ("layer:eps=0.1", "normed:types=1")
+    assert params.types.shape == (1, 8)
 
 
 @needs_tokenizers
@@ -436,8 +475,11 @@ def test_a_truncated_or_foreign_weight_file(tmp_path):
 def test_a_vocabulary_that_does_not_fit(tmp_path):
     with pytest.raises(ValueError, match="21 word pieces, but the model has vectors for 20"):
         load_bert(write_bert(tmp_path, words=[*WORDS, "zebra"]))
-    with pytest.raises(ValueError, match=r"vocab\.txt: not a readable vocabulary: \[SEP\] is not in it"):
-        load_bert(write_bert(tmp_path, words=[w for w in WORDS if w != "[SEP]"]))
+    for special in ("[UNK]", "[CLS]", "[SEP]"):
+        with pytest.raises(
+            ValueError, match=rf"vocab\.txt: not a readable vocabulary: {re.escape(special)} is not in it"
+        ):
+            load_bert(write_bert(tmp_path, words=[w for w in WORDS if w != special]))
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(ValueError, match=r"tokenizer\.json: not a readable vocabulary"):
         load_bert(tmp_path)

@@ -26,6 +26,21 @@ def test_two_linear_layers_with_a_nonlinearity_between(activation, rng):
     assert np.allclose(ffn(p, X)[0], expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_value_alone_is_that_of_a_call(bias, tier, rng):
+    """With biases and without; and a class that has a `__call__` of its own is asked itself, not its base."""
+
+    class Twice(FeedForward):
+        def __call__(self, params, X):
+            Y, pullback = super().__call__(params, X)
+            return 2 * Y, pullback
+
+    for ffn in (FeedForward(4, 7, bias=bias), Twice(4, 7, bias=bias)):
+        p = random_like(ffn.init(rng, np.float64), rng)
+        for rows in (X, X[:1, :1]):
+            np.testing.assert_allclose(ffn.value(p, rows), ffn(p, rows)[0], rtol=1e-12)
+
+
 def test_every_token_by_itself(rng):
     """It mixes no tokens: one row alone gives the same (to rounding, as a product of another shape is taken)."""
     ffn = FeedForward(4, 7)

@@ -28,6 +28,20 @@ def test_each_kind_is_its_function(rng):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_value_alone_is_that_of_a_call(kind, tier, rng):
+    """With ε where it belongs; and a class that has a `__call__` of its own is asked itself, not its base."""
+
+    class Twice(Norm):
+        def __call__(self, params, X):
+            Y, pullback = super().__call__(params, X)
+            return 2 * Y, pullback
+
+    for norm in (Norm(5, kind, 0.3), Twice(5, kind, 0.3)):
+        params = random_like(norm.init(rng, np.float64), rng)
+        np.testing.assert_allclose(norm.value(params, X), norm(params, X)[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_initial_parameters_do_nothing_but_normalise(kind, rng):
     params = Norm(5, kind).init(rng)
     assert params.gamma.tolist() == [1] * 5

@@ -200,6 +200,7 @@ def test_bfloat16_is_the_upper_half_of_a_float32(tmp_path):
     _, params = from_safetensors(folder)
     table = tensors("llama")["model.embed_tokens.weight"].astype(np.float32)
     assert np.array_equal(params.E, (table.view(np.uint32) & 0xFFFF0000).view(np.float32))
+    assert {leaf.dtype for leaf in tree_leaves(from_safetensors(folder, np.float64)[1])} == {np.dtype(np.float64)}
 
 
 @pytest.mark.parametrize("name", READ)
@@ -208,6 +209,7 @@ def test_names_with_a_prefix_or_without_and_what_is_no_weight(name, tmp_path):
     prefix = "transformer." if "gpt2" in name else "model."
     bare = {each.removeprefix(prefix): X for each, X in tensors(name).items()}
     no_weights = {"h.0.attn.bias": np.tri(16)[None, None], "layers.0.self_attn.rotary_emb.inv_freq": np.ones(3)}
+    no_weights["h.0.attn.masked_bias"] = np.full((), -1e4)
     extra = {each: X for each, X in no_weights.items() if ("gpt2" in name) == each.startswith("h.")}
     folder = write(tmp_path / "model", name, **(dict.fromkeys(tensors(name)) | bare | extra))
     model, params = from_safetensors(folder, np.float64)
@@ -220,6 +222,23 @@ def test_a_tied_table_may_stand_in_the_file_twice(tmp_path):
     same_as_stored("gpt2", model(params, TOKENS)[0], 1e-10)
     with pytest.raises(ValueError, match=r"lm_head.weight is another table .* config.json ties them"):
         from_safetensors(write(tmp_path / "other", "gpt2", **{"lm_head.weight": table + 1}))
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_was_read_is_laid_out_as_loops_want_it(name, tmp_path):
+    """Row by row, also where the file holds Wᵀ, or three matrices side by side; and in the dtype that is asked for."""
+    short = {each: X.astype(np.float16) for each, X in tensors(name).items()}
+    _, params = from_safetensors(write(tmp_path / "model", name, **short), np.float64)
+    for leaf in tree_leaves(params):
+        assert leaf.flags.c_contiguous
+        assert leaf.dtype == np.float64
+
+
+def test_a_llama_that_does_not_say_so_reads_and_writes_by_two_tables(tmp_path):
+    folder = write(tmp_path / "model", "llama")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "tie_word_embeddings"}))
+    assert from_safetensors(folder)[0].outputs == "own"
 
 
 def test_the_oldest_configs_keep_the_base_of_the_angles_elsewhere(tmp_path):
@@ -263,6 +282,7 @@ CONFIGS = [
         "partial_rotary_factor is 0.25; only 1.0 can be read",
     ),
     ("llama", {"num_attention_heads": 5, "head_dim": None}, "heads: 12 columns can't be divided into 5 heads"),
+    ("llama", {"num_attention_heads": 4, "head_dim": None}, "heads: 12 columns can't be divided into 4 heads of whole"),
     ("llama", {"vocab_size": "many"}, "config.json: vocab_size: 'many' should be a whole number"),
     ("llama", {"vocab_size": 30.7}, "config.json: vocab_size: 30.7 should be a whole number"),
     ("llama", {"hidden_size": None}, "config.json: hidden_size: None should be a whole number"),
