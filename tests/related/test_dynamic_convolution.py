@@ -129,6 +129,16 @@ def test_dropped_taps_are_none_of_those_that_are_left(function):
     np.testing.assert_array_equal(function(X, W, drop=0.5)[0], function(X, W)[0])
 
 
+@pytest.mark.parametrize("kind", [LightweightConvolution, DynamicConvolution])
+def test_a_block_drops_taps_if_there_is_a_generator(kind):
+    X, rng = inputs(dynamic_convolution)[0], np.random.default_rng(0)
+    params = random_like(kind(D, H).init(rng, np.float64), rng)
+    _, pullback = kind(D, H, drop=0.5)(params, X, rng=np.random.default_rng(1))
+    assert 0.3 < (pullback.convolve.weights == 0).mean() < 0.7
+    (Y, _), (Z, _) = kind(D, H)(params, X, rng=np.random.default_rng(1)), kind(D, H, drop=0.5)(params, X)
+    np.testing.assert_array_equal(Y, Z)
+
+
 # ------------------------------------------------------------------------------------------ limiting cases
 
 
@@ -275,8 +285,9 @@ def test_what_is_refused():
             function(X, kernel, drop=1.0)
         with pytest.raises(TypeError, match="mask"):
             function(X, kernel, mask=np.ones((B, N - 1), bool))
-    with pytest.raises(ValueError, match="X: 6 channels can't be divided into 4 heads"):
-        lightweight_convolution(X, np.ones((4, K)))
+    for heads in (4, 0):
+        with pytest.raises(ValueError, match=f"X: 6 channels can't be divided into {heads} heads"):
+            lightweight_convolution(X, np.ones((heads, K)))
     with pytest.raises(TypeError, match="W"):
         dynamic_convolution(X, W[:3])
     with pytest.raises(ValueError, match="width: 6 is not divisible into 4 heads"):

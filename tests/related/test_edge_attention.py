@@ -113,7 +113,7 @@ def test_no_batch_and_no_node(tier):
 
 
 def test_what_the_other_end_of_a_hidden_edge_holds_reaches_nothing(tier):
-    """A node that nobody sees may hold NaN; so may one that a mask hides."""
+    """A node that nobody sees may hold NaN; so may one that a mask hides. Also with a matrix of all pairs."""
     n, (Q, K, V, a, dY) = 12, heads(12, 4, 8)
     hidden, found = np.arange(n) != 7, []
     edges = edges_of_mask(graph(n).mask & (np.arange(n) != n // 3))
@@ -123,12 +123,44 @@ def test_what_the_other_end_of_a_hidden_edge_holds_reaches_nothing(tier):
             for Y, back in (
                 additive_edge_attention(Q, K, V, a, edges, mask=hidden[None]),
                 edge_attention(Q, K, V, edges, mask=hidden[None]),
+                additive_attention(Q, K, V, a, mask=edges.mask & hidden),
             ):
                 found.append([Y, *back(dY)])
-    for other in (found[2:4], found[4:]):
-        for one, wanted in zip(other, found[:2], strict=True):
+    for other in (found[3:6], found[6:]):
+        for one, wanted in zip(other, found[:3], strict=True):
             for x, y in zip(one, wanted, strict=True):
                 np.testing.assert_allclose(x, y, atol=1e-12)
+
+
+@pytest.mark.parametrize("axes", [(2, 1), (1, 3), (2, 3), (1, 1)])
+def test_a_mask_of_some_axes_of_a_batch(axes, tier):
+    """Of two axes in front of the heads a mask may have one, as where the texts of a batch are read in several ways."""
+    n, (Q, K, V, a, dY) = 9, heads(9, 4, 5, batch=(2, 3))
+    edges, mask = graph(n), np.random.default_rng(9).random((*axes, 1, 1, n)) < 0.6
+    for (Y, back), (Z, other) in (
+        (edge_attention(Q, K, V, edges, mask=mask), dot_product_attention(Q, K, V, mask=edges.mask & mask)),
+        (
+            additive_edge_attention(Q, K, V, a, edges, mask=mask),
+            additive_attention(Q, K, V, a, mask=edges.mask & mask),
+        ),
+    ):
+        np.testing.assert_allclose(Y, Z, atol=1e-12)
+        for found, wanted in zip(back(dY), other(dY), strict=True):
+            np.testing.assert_allclose(found, wanted, atol=1e-12)
+
+
+def test_a_mask_or_a_dtype_that_does_not_fit_is_refused(tier):
+    n, (Q, K, V, a, _) = 9, heads(9, 4, 5)
+    wrong = np.ones((n, n - 1), bool)
+    for call in (
+        lambda V=V, mask=None: edge_attention(Q, K, V, graph(n), mask=mask),
+        lambda V=V, mask=None: additive_edge_attention(Q, K, V, a, graph(n), mask=mask),
+        lambda V=V, mask=None: additive_attention(Q, K, V, a, mask=mask),
+    ):
+        with pytest.raises(ValueError, match=r"mask: shape \(9, 8\) does not broadcast"):
+            call(mask=wrong)
+        with pytest.raises(TypeError, match="should have one dtype"):
+            call(V.astype(np.float32))
 
 
 def test_extreme_scores_are_no_trouble():

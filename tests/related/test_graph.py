@@ -5,6 +5,7 @@ import pytest
 
 from minitransformer.attention import Window, block_sparse_attention, dot_product_attention
 from minitransformer.related import edge_attention, edges_of, edges_of_mask, propagate
+from minitransformer.related.graph_convolution import edge_weights
 
 
 def test_the_lists_of_a_small_graph():
@@ -79,6 +80,7 @@ def broken(edges):
     yield "row_starts should be 6 numbers", changed("row_starts", 2, 9)
     yield "row_starts should be 6 numbers", changed("row_starts", 0, 1)
     yield "row_starts should be 6 numbers", changed("row_starts", -1, 5)
+    yield "row_starts should be 6 numbers", edges._replace(row_starts=np.array([0, 3, 1, 2, 2, 4]))
     yield "column_starts should be 6 numbers", edges._replace(column_starts=edges.column_starts[:-1])
     yield "of one length", edges._replace(by_source=edges.by_source[:-1])
     yield "int64", edges._replace(sources=edges.sources.astype(np.int32))
@@ -91,6 +93,9 @@ def test_lists_that_lead_out_of_themselves_are_refused():
             edge_attention(X, X, X, bad)
         with pytest.raises(ValueError, match=f"edges: .*{message}"):
             propagate(X, bad)
+        if bad.nodes == 5:  # nothing says how many rows there are
+            with pytest.raises(ValueError, match=f"edges: .*{message}"):
+                edge_weights(bad, "rows")
 
 
 def test_lists_can_not_be_changed_between_the_passes():

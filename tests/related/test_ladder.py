@@ -1,5 +1,7 @@
 """The ladder from the GRU to attention, rung by rung."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -196,6 +198,8 @@ def test_float32_stays():
     for layers in RUNGS.values():
         H, _ = chain(*layers)(tuple(layer.init(rng) for layer in layers), X.astype(np.float32))
         assert H.dtype == np.float32
+    free = RUNGS[3][0]
+    assert free(free.init(rng), X.astype(np.float32))[1].A.dtype == np.float32
 
 
 def test_bad_input():
@@ -210,8 +214,9 @@ def test_bad_input():
         Alike(d)((), X)
     with pytest.raises(TypeError, match="'X'"):
         After(d, 7)(draw(RUNGS[9])[3], X)
-    with pytest.raises(ValueError, match="not divisible into 4 heads"):
-        Attend(6, 4)
+    for layer in (Attend, partial(After, hidden=7)):
+        with pytest.raises(ValueError, match="not divisible into 4 heads"):
+            layer(6, heads=4)
     with pytest.raises(ValueError, match="heads: 0 should be at least 1"):
         After(6, 7, 0)
     with pytest.raises(ValueError, match="beyond the learned table"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer.attention import causal_mask, dot_product_attention
+from minitransformer.attention import MultiHeadAttention, causal_mask, dot_product_attention
 from minitransformer.pullback import NoParams, tree_bytes
 from minitransformer.related import Hopfield, hopfield_attention, hopfield_energy
 from tests.pieces import in_pieces
@@ -204,6 +204,38 @@ def test_the_energy_goes_back():
         mt.check_pullback(lambda Q, K, o=options: hopfield_energy(Q, K, 2.0, **o), Q, K)
 
 
+def test_a_pattern_that_no_state_sees_adds_nothing_to_the_energy():
+    """Be it NaN: neither to E nor to a gradient."""
+    Q, K, _, beta = arrays()
+    seen, found = np.arange(7) != 3, []
+    for what in (1.0, np.nan, np.inf):
+        K[..., 3, :] = what
+        E, back = hopfield_energy(Q, K, beta, mask=seen[None])
+        with np.errstate(invalid="ignore"):
+            found.append([E, *back(np.ones_like(E))])
+    for other in found[1:]:
+        for one, wanted in zip(other, found[0], strict=True):
+            np.testing.assert_allclose(one, wanted, atol=1e-12)
+
+
+def test_of_no_queries_there_is_nothing_to_retrieve(tier):
+    Q, K, V, _ = arrays(n=0)
+    for gradient in ("unrolled", "implicit"):
+        Y, back = hopfield_attention(Q, K, V, gradient=gradient)
+        assert Y.shape == (2, 3, 0, 6)
+        assert [(dX.shape, dX.any()) for dX in back(Y)] == [(X.shape, False) for X in (Q, K, V)]
+
+
+def test_a_sharp_network_starts_with_the_scores_of_attention():
+    """W_q is drawn as much smaller as β is above 1/√d."""
+    usual, sharp = (
+        MultiHeadAttention(12, 3, core=Hopfield(beta=beta)).init(np.random.default_rng(0), np.float64)
+        for beta in (None, 3.0)
+    )
+    np.testing.assert_allclose(sharp.W_q, usual.W_q / (3 * np.sqrt(4)))
+    np.testing.assert_array_equal(sharp.W_k, usual.W_k)
+
+
 def test_where_an_update_goes_the_energy_has_no_slope():
     """dE/dξ = ξ − Kᵀp: zero at a fixed point."""
     Q, K, V, _ = arrays(7)
@@ -274,11 +306,15 @@ def test_what_does_not_fit_is_refused():
         "word": (lambda: Hopfield(gradient="none"), "gradient: no 'none'"),
         "core": (lambda: Hopfield(beta=-1.0), "beta: -1.0 should be above 0"),
         "energy": (lambda: hopfield_energy(Q, K, 0.0), "beta: 0.0"),
+        "its mask": (lambda: hopfield_energy(Q, K, mask=np.ones((4, 7), bool)), "mask: shape"),
         "mask": (lambda: hopfield_attention(Q, K, V, mask=np.ones((4, 7), bool)), "mask: shape"),
     }.values():
         with pytest.raises(ValueError, match=message):
             wrong()
     with pytest.raises(TypeError, match="K"):
         hopfield_attention(Q, V, V)  # patterns of width 6 for queries of width 4
-    with pytest.raises(TypeError, match="beta"):
-        hopfield_attention(Q, K, V, beta.astype(np.float32))
+    for call in (lambda beta: hopfield_attention(Q, K, V, beta), lambda beta: hopfield_energy(Q, K, beta)):
+        with pytest.raises(TypeError, match="beta"):
+            call(beta.astype(np.float32))
+    with pytest.raises(TypeError, match="xi, K: should have one dtype"):
+        hopfield_energy(Q, K.astype(np.float32))
