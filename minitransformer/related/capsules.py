@@ -49,10 +49,19 @@ def squash(S: Float[Array, "*batch d"]) -> tuple[Float[Array, "*batch d"], Squas
 
     source   Borealis II, attention as routing; Sabour, Frosst and Hinton 2017
     """
-    norm = np.sqrt((S * S).sum(-1, keepdims=True))
     with np.errstate(divide="ignore", over="ignore"):
-        f = 1 / (norm + 1 / norm)  # |s|/(1 + |s|²), also where |s|² is too large; 0 at 0
+        norm = np.sqrt((S * S).sum(-1, keepdims=True))
+        if np.isinf(norm).any():  # where |s|² is too large, |s| may not be
+            norm = _norm_in_units(S)
+        f = 1 / (norm + 1 / norm)  # |s|/(1 + |s|²), also there; 0 at 0
     return f * S, SquashPullback(S, norm, f)
+
+
+def _norm_in_units(S: Array) -> Array:
+    """|s| of each row, (*batch, 1), by squares of numbers that are at most 1: in units of the row's largest entry."""
+    largest = np.abs(S).max(-1, keepdims=True)
+    units = S / np.where(largest == 0, 1, largest)
+    return largest * np.sqrt((units * units).sum(-1, keepdims=True))
 
 
 class VotesPullback(Pullback):

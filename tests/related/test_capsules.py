@@ -103,10 +103,10 @@ def test_votes_of_nothing_give_nothing_and_no_nan():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_squash_of_the_very_long_and_the_very_short(dtype):
     """|s|² would be infinite or zero; v is a unit vector or next to nothing, and no gradient is NaN."""
-    S = np.array([[3, 4], [0, 0]], dtype) * dtype(1e15)
-    S[1] = dtype(1e-30)
+    size = np.array([[1e30], [1e-30], [0]] if dtype is np.float32 else [[1e200], [1e-200], [0]], dtype)
+    S = size * np.array([3, 4], dtype)
     V, pullback = squash(S)
-    np.testing.assert_allclose(V, [[0.6, 0.8], [0, 0]], atol=1e-6)
+    np.testing.assert_allclose(V, [[0.6, 0.8], [0, 0], [0, 0]], atol=1e-6)
     assert V.dtype == pullback(S).dtype == dtype
     assert np.isfinite(pullback(np.ones_like(S))).all()
 
@@ -137,6 +137,8 @@ def test_the_rounds_of_a_classifier_are_those_of_its_layer():
     model = CapsuleClassifier(iterations=5)
     assert (model.layer.iterations, CapsuleClassifier().layer.iterations) == (5, 3)
     assert model.layer.inputs == 3 * 3 * 4
+    params, images = model.init(np.random.default_rng(0)), drawn(2, 8, 8).astype(np.float32)
+    assert len(model(params, images)[1].classes.routing.C) == 5
     largest = np.abs(model.init(np.random.default_rng(0)).W).max()
     assert 0.9 < largest / (np.sqrt(3) / 4) <= 1, "of pieces four wide"
 
@@ -154,6 +156,10 @@ def test_margins():
     V[0, :, 0] = 0.7, 0.1, 0.4
     loss, _ = margin_loss(V, np.array([0]))
     assert loss == pytest.approx(0.2**2 + 0.5 * 0.3**2)
+    loss, back = margin_loss(V.astype(np.float32), np.array([0]))
+    assert loss.dtype == back(np.float32(1)).dtype == np.float32
+    loss, back = margin_loss(V[:0], np.array([], int))
+    assert (loss, back(1.0).shape) == (0, (0, 3, 2))
 
 
 # -------------------------------------------------------------------------------------------------- refusals
@@ -192,8 +198,16 @@ def test_what_does_not_fit_is_refused():
         margin_loss(U[None, 0], np.array([3]))
     with pytest.raises(ValueError, match="side: 9 should be at most 8"):
         CapsuleClassifier(side=9)
-    with pytest.raises(ValueError, match="side: 9 should be at most 8"):
-        pieces(np.zeros((8, 8)), side=9, stride=1)
+    for shape in ((8, 8), (8, 12), (12, 8)):
+        with pytest.raises(ValueError, match="side: 9 should be at most 8"):
+            pieces(np.zeros(shape), side=9, stride=1)
+    model = CapsuleClassifier(size=7, side=3)
+    params, images = model.init(np.random.default_rng(0)), drawn(2, 7, 7)
+    with pytest.raises(TypeError, match="images, W: should have one dtype"):
+        model(params, images)
+    images[0, 0, 0] = np.nan
+    with pytest.raises(ValueError, match=r"^images: \d+ numbers of their capsules are NaN; pixels"):
+        model(params, images.astype(np.float32))
 
 
 # ------------------------------------------------------------------------------------------- a second opinion
