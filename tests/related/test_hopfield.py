@@ -51,6 +51,10 @@ def test_all_at_once_two_states_can_follow_each_other_for_ever():
     assert classical_recall(W, s).settled
     both = classical_recall(W, np.stack([s, np.ones(2)]), order="synchronous", sweeps=4)
     assert both.settled.tolist() == [False, True], "each state by itself"
+    beside = np.zeros((3, 3))
+    beside[:2, :2] = W
+    found = classical_recall(beside, np.array([1.0, -1, 1]), order="synchronous", sweeps=4)
+    assert not found.settled, "one neuron that stands still is not enough"
     assert classical_recall(np.zeros((2, 2)), s).states[-1].tolist() == [1, -1], "where nothing is stored all is a tie"
 
 
@@ -86,6 +90,16 @@ def test_the_dense_energy_never_grows(power):
     found = dense_recall(X, s, power=power, rng=rng)
     assert (np.diff(found.energies, axis=0) <= 1e-9 * np.abs(found.energies[0])).all()
     assert found.settled.all()
+
+
+def test_a_generator_draws_the_order():
+    """Where more is stored than fits, it matters who comes first; and the same generator gives the same order."""
+    X, s = signs(np.random.default_rng(7), 30, 41), signs(np.random.default_rng(8), 9, 41)
+    for recall in (lambda rng: classical_recall(hebbian(X), s, rng=rng), lambda rng: dense_recall(X, s, rng=rng)):
+        usual, one, same, other = (recall(seed and np.random.default_rng(seed)).states[-1] for seed in (None, 1, 1, 2))
+        assert np.array_equal(one, same)
+        assert not np.array_equal(one, usual)
+        assert not np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("power", [3, None])

@@ -40,6 +40,26 @@ def test_of_itself_it_is_multi_head_attention_around_the_core():
     assert np.allclose(association(params, X, X, X)[0], layer(whole, X)[0], atol=1e-13)
 
 
+def test_pooling_and_lookup_are_the_association_of_what_they_have_learned():
+    """With its steps and its β, which are not those that nobody chooses."""
+    X = rows(2, 6)
+    pooling, lookup, association = (
+        HopfieldPooling(8, 2, 3, FOUR),
+        HopfieldLookup(8, 2, 5, FOUR),
+        HopfieldAssociation(8, 2, FOUR),
+    )
+    params = some(pooling)
+    R = np.broadcast_to(params.R, (2, 3, 8))
+    np.testing.assert_allclose(pooling(params, X)[0], association(params.association, R, X, X)[0], atol=1e-13)
+    params = some(lookup)
+    Z, T = (np.broadcast_to(table, (2, 5, 8)) for table in (params.Z, params.T))
+    np.testing.assert_allclose(lookup(params, X)[0], association(params.association, X, Z, T)[0], atol=1e-13)
+    assert (HopfieldPooling(8, 2).count, HopfieldLookup(8, 2).count) == (1, 64)
+    drawn = HopfieldLookup(8, 2).init(rng(0))
+    assert drawn.T.dtype == np.float32
+    assert abs(drawn.T.std() / 0.02 - 1) < 0.1
+
+
 def test_pooling_does_not_care_for_the_order_nor_for_what_is_hidden():
     layer = HopfieldPooling(8, 2, 3, FOUR)
     params, X = some(layer), rows(2, 7)

@@ -303,6 +303,7 @@ def test_what_does_not_fit_is_refused():
         "tolerance": (lambda: hopfield_attention(Q, K, V, tolerance=0.0), "tolerance: 0.0 should be above 0"),
         "steps": (lambda: hopfield_attention(Q, K, V, steps=0), "steps: 0 should be at least 1"),
         "too few": (lambda: Hopfield(steps=1, gradient="implicit"), "steps: 1 should be at least 2, for an implicit"),
+        "as few": (lambda: hopfield_attention(Q, K, V, steps=1, gradient="implicit"), "steps: 1 should be at least 2"),
         "word": (lambda: Hopfield(gradient="none"), "gradient: no 'none'"),
         "core": (lambda: Hopfield(beta=-1.0), "beta: -1.0 should be above 0"),
         "energy": (lambda: hopfield_energy(Q, K, 0.0), "beta: 0.0"),
