@@ -77,8 +77,9 @@ def untie(blocks: tuple[Tree, ...], ties: tuple[tuple[str, tuple[int, ...]], ...
 
 def mask_with_prefix(prefix: int, mask: Array | None, n: int) -> Array | None:
     """Extend a mask of n tokens by the rows in front, which all tokens see; in a mask with rows for queries they see all."""
-    if mask is None or mask.shape[-1:] != (n,):
+    if mask is None or mask.shape[-1:] not in ((1,), (n,)):
         return mask
+    mask = np.broadcast_to(mask, (*mask.shape[:-1], n))  # an axis of length 1 stands for all
     rows = prefix if mask.ndim > 1 and mask.shape[-2] != 1 else 0
     return np.pad(
         mask, [(0, 0)] * (mask.ndim - 2) + [(rows, 0)] * (mask.ndim > 1) + [(prefix, 0)], constant_values=True
@@ -95,7 +96,8 @@ class Stack:
     blocks   as many as the stack is deep; `(block,) * depth` for blocks of one form
     tied     paths within a block of parameters that all blocks have in common, besides those that their attention shares by
              its definition; "" for all of them
-    raises   ValueError for no block, or blocks of several widths or orders, or that want different numbers of tokens in front
+    raises   ValueError for no block, or blocks of several widths or orders, or that want different numbers of tokens in front;
+             and for tied parameters that are moved after a step, each block's by what it has seen
     """
 
     blocks: tuple[Block, ...]
@@ -112,6 +114,10 @@ class Stack:
             raise ValueError("blocks: all should have the same width and order")
         if len(wanted := {block.attention.prefix for block in self.blocks} - {0}) > 1:
             raise ValueError(f"blocks: they want {' and '.join(map(str, sorted(wanted)))} tokens in front")
+        for part in (block.attention for block in self.blocks if block.attention.moves):
+            moved = [f"attention.{path}." for path in part.untrained]
+            if any(path.startswith(f"{tied}." if tied else "") for tied in self.tied for path in moved):
+                raise ValueError(f"tied: {', '.join(map(repr, self.tied))} has parameters that after_step moves")
 
     @property
     def width(self) -> int:

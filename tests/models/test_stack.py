@@ -16,6 +16,8 @@ from minitransformer.attention import (
     causal_mask,
     padding_mask,
 )
+from minitransformer.attention.linear import Performer
+from minitransformer.attention.selected import Routing
 from minitransformer.models import Block, FeedForward, LanguageModel, Norm, Stack
 from minitransformer.positions import DynamicNTK, RoPE, T5Bias
 from minitransformer.pullback import NoParams, tree_add, tree_get, tree_leaves, tree_set
@@ -211,6 +213,19 @@ def test_blocks_of_several_forms_that_can_not_be_stacked():
     for other in (Block.of(8, 2, 7), Block.of(D, 2, 7, "post")):
         with pytest.raises(ValueError, match="blocks: all should have the same width and order"):
             Stack((Block.of(D, 2, 7), other))
+
+
+@pytest.mark.parametrize("core", [Routing(2, 3, 16), Performer(2, 3)], ids=lambda core: type(core).__name__)
+def test_what_each_block_moves_by_itself_can_not_be_tied(core):
+    block = Block(MultiHeadAttention(D, 2, core=core), FeedForward(D, 7))
+    for tied in (("",), ("attention",), ("ffn", "attention.core"), (f"attention.{block.attention.untrained[0]}",)):
+        with pytest.raises(ValueError, match=r"^tied: .* has parameters that after_step moves$"):
+            Stack((block,) * 2, tied=tied)
+    stack = Stack((block,) * 2, tied=("attention.W_q", "ffn"))
+    params = some(stack)
+    _, pullback = stack(params, X, causal=True)
+    moved = stack.after_step(params, stack.observe(pullback), np.random.default_rng(0))
+    assert [path for path, _ in tree_items(moved)] == [path for path, _ in tree_items(params)]
 
 
 def test_parameters_of_another_depth_are_refused(rng):

@@ -151,7 +151,7 @@ def test_the_gradient_of_a_model(rng):
     check_pullback(answers, params, zero=keys, entries=3)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 9), (1, 9, 9), (9, 9), (9,)])
+@pytest.mark.parametrize("shape", [(1, 1, 9), (1, 9, 9), (9, 9), (9,), (1, 9, 1), (9, 1), (1, 1)])
 def test_masks_move_along(shape, rng):
     """What stands in front is seen by all, and sees what anybody sees."""
     layer = MultiHeadAttention(12, 2)
@@ -178,7 +178,9 @@ def test_in_an_encoder_and_in_a_bert(rng):
     bert = BERT(40, 24, 12, 1, 2, 10, attention="etc:radius=2")
     assert bert(bert.init(rng), tokens)[0].shape == (2, 9, 12)
     stack = Stack((Block(MultiHeadAttention(12, 2, core=ETC(6, 2, 2, 3, 2))), Block(MultiHeadAttention(12, 2))))
-    assert stack.prefix == 3, "a dense block sees them as any other row"
+    assert stack.prefix == Stack(stack.blocks[::-1]).prefix == 3, "a dense block sees them as any other row"
+    params, X = stack.init(rng, np.float64), rng.standard_normal((2, 9, 12))
+    np.testing.assert_array_equal(stack(params, X, mask=np.ones((1, 1), bool))[0], stack(params, X)[0])
     with pytest.raises(ValueError, match="2 and 3 tokens in front"):
         Stack(tuple(Block(MultiHeadAttention(12, 2, core=ETC(6, 2, global_tokens=g))) for g in (3, 2)))
 
