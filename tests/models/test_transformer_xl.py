@@ -9,7 +9,7 @@ from minitransformer import check_pullback, random_like, tree_items, tree_map
 from minitransformer.attention import MultiHeadAttention, SoftmaxAttention
 from minitransformer.data.text import Text
 from minitransformer.models import Block, LanguageModel, SequenceModel, Stack, generate
-from minitransformer.models.transformer_xl import MemoryStack, reach
+from minitransformer.models.transformer_xl import MemoryStack, reach, remember
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, NTK, DynamicNTK, RoPE, TransformerXLPositions, YaRN
 from minitransformer.positions.relative_sinusoids import relative_shift
 from minitransformer.training.checkpoint import Checkpoint, CheckpointError, load, save
@@ -437,6 +437,7 @@ def test_what_can_not_be():
         model_of(positions=positions)
     with pytest.raises(ValueError, match="causal: False does not go with a memory"):
         SequenceModel(positions="rope", stack="transformer-xl:memory=4")
+    SequenceModel(positions="rope", stack="transformer-xl:memory=0")
     for attention in ("window", "delta", "linear"):
         with pytest.raises(ValueError, match=f"memory: {attention} can't look back"):
             model_of(positions="none", attention=attention)
@@ -462,6 +463,37 @@ def test_a_memory_that_does_not_fit_is_refused():
         replace(model, stack="plain")(params, tokens(2, 5), memory=memory)
     with pytest.raises(ValueError, match="too short for 400 streams of 5 bytes"):
         Segments(TEXT, 5).segment(400, 1, ())
+
+
+def test_a_state_whose_parts_do_not_belong_together_is_refused():
+    """Of two blocks that remember different lengths, at a place beyond the segment, or of more than a memory holds."""
+    stack = model_of(4, positions="none").body
+    params, X = some(stack), np.random.default_rng(0).standard_normal((2, 7, D))
+    early, late = (stack.step(params, X[:, :n])[1] for n in (2, 5))
+    for state, message in (
+        (late._replace(place=6), r"states\.place: 6 should be from 0 to 5, a segment"),
+        (
+            late._replace(blocks=(early.blocks[0], late.blocks[1])),
+            r"memories of length -3 and 0 should have one length",
+        ),
+        (
+            early._replace(blocks=(early.blocks[0], late.blocks[1])),
+            r"memories of length 0 and 3 should have one length",
+        ),
+        (late._replace(place=0), r"memories of length 5 should have one length from 0 to 4"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            stack.step(params, X[:, 5:], state)
+
+
+def test_a_memory_is_a_copy():
+    """Of its last rows, so that it does not hold on to all that a layer was given."""
+    H = np.random.default_rng(0).standard_normal((2, 9, D))
+    for before in (None, H[:, :2]):
+        rows = remember(before, H, 4)
+        np.testing.assert_array_equal(rows, H[:, 5:])
+        assert rows.base is None
+        assert not np.shares_memory(rows, H)
 
 
 def test_padding_in_the_only_segment_and_a_mask_beside_a_memory():
