@@ -274,6 +274,20 @@ class LouderToo(Louder):
         return 2 * Y, state
 
 
+class LouderStack(Stack):
+    """A stack with a `__call__` of its own, and the `step` of its base."""
+
+    def __call__(self, params, X, Z=None, **options):
+        Y, pullback = super().__call__(params, X, Z, **options)
+        return 2 * Y, pullback
+
+
+class LouderStackToo(LouderStack):
+    def step(self, params, X, states=None):
+        Y, states = super().step(params, X, states)
+        return 2 * Y, states
+
+
 class Centred(Norm):
     def __call__(self, params, X):
         Y, pullback = super().__call__(params, X)
@@ -285,6 +299,7 @@ def test_who_writes_does_what_was_trained():
     kinds = Block, Louder, LouderToo
     own = [Stack((kind(usual.attention, usual.ffn),)).decodes for kind in kinds]
     assert own == [True, False, True]
+    assert [kind((usual,)).decodes for kind in (Stack, LouderStack, LouderStackToo)] == [True, False, True]
     norm = Centred(D)
     params = norm.init(np.random.default_rng(0), np.float64)
     np.testing.assert_array_equal(norm.value(params, X), norm(params, X)[0])

@@ -134,6 +134,7 @@ def test_one_who_is_sure_halts_at_once():
     assert R[0] == 1
     (w, _), halted = halting(np.full((4, 1), 1 - 2 * 0.01))
     assert halted.N[0] == 2
+    assert halting(np.full((4, 1), 0.5), eps=0.5)[1].N[0] == 2, "1 − ε itself is not enough"
 
 
 def test_gradients_of_the_parts():
@@ -318,6 +319,16 @@ def test_of_one_token_the_price_is_its_own():
         np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-7)
         ponders |= np.abs(found[0]).max() > 1e-3
     assert ponders
+
+
+@pytest.mark.parametrize("rule", ["basic", "accumulated"])
+def test_where_nobody_is_there_pondering_costs_nothing(rule):
+    """A batch that is all padding: its mean price is that of no token."""
+    stack, X = stack_of(4, rule, ponder=0.7), rows(B, N)
+    Y, pullback = stack(some(stack), X, mask=np.zeros((B, 1, 1, N), bool))
+    assert added_losses(pullback) == [0.0]
+    dparams, dX = with_added(pullback, 1.0)(0 * Y)
+    assert not any(array.any() for _, array in tree_items({"dX": dX, "dparams": dparams}))
 
 
 def _weights(pullback, params):
@@ -506,3 +517,7 @@ def test_what_can_not_be():
         model_of("sometimes")
     with pytest.raises(ValueError, match=r"ponder: -1.0 should be at least 0"):
         model_of(ponder=-1.0)
+    with pytest.raises(ValueError, match=r"p: shape \(0, 3\) should have at least one step"):
+        halting(np.zeros((0, 3)))
+    with pytest.raises(TypeError, match="w, H: should have one dtype"):
+        combine(np.ones((2, 3)), np.ones((2, 3, 4), np.float32))
