@@ -7,8 +7,10 @@ import pytest
 
 from minitransformer import check_pullback, random_like, tree_items, tree_map, tree_size
 from minitransformer.attention import padding_mask
+from minitransformer.attention.linear import Performer
 from minitransformer.models import EncoderDecoder
 from minitransformer.positions import sinusoids
+from minitransformer.pullback import added_losses, with_added
 
 pytestmark = pytest.mark.usefixtures("definitions")
 
@@ -53,6 +55,32 @@ def test_gradient(options):
         zero=without_effect(params),
         entries=1,
     )
+
+
+def test_what_moves_by_itself_moves_in_both_stacks():
+    """Performer's features are drawn anew after a step, in the encoder and in the decoder, and no gradient reaches them."""
+    ed = model(attention=Performer(2, 3, redraw=1))
+    params = ed.init(np.random.default_rng(3), np.float64)
+    core = [f"{stack}.blocks.{k}.attention.core" for stack in ("encoder", "decoder") for k in range(2)]
+    assert ed.untrained == tuple(f"{path}.{leaf}" for path in core for leaf in ("W", "age"))
+    logits, pullback = ed(params, SOURCE, TARGET, lengths=LENGTHS)
+    dparams = dict(tree_items(pullback(np.ones_like(logits))))
+    assert not {*ed.untrained} & {path for path, gradient in dparams.items() if gradient is not None}
+    assert ed.moves
+    moved = dict(tree_items(ed.after_step(params, ed.observe(pullback), np.random.default_rng(0))))
+    changed = {path for path, before in tree_items(params) if (moved[path] != before).any()}
+    assert changed == {f"{path}.W" for path in core}, "their age is 0 again"
+
+
+def test_what_its_attention_adds_is_that_of_both_stacks():
+    """An indexer learns from a loss of its own, in each block."""
+    ed = model(attention="indexer:chosen=2,narrow=3")
+    params = ed.init(np.random.default_rng(3), np.float64)
+    logits, pullback = ed(params, SOURCE, TARGET, lengths=LENGTHS)
+    assert (ed.adds_loss, len(added_losses(pullback))) == (True, 4)
+    paid = with_added(pullback, 1.0)(0 * logits)
+    for block in (*paid.encoder.blocks, *paid.decoder.blocks):
+        assert any(array.any() for _, array in tree_items(block.attention.core))
 
 
 def test_gradient_of_every_entry_of_the_shared_table():

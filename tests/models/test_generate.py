@@ -256,6 +256,17 @@ def test_loops_go_on_by_themselves_and_write_the_same(options, temperature, dtyp
 
 
 @needs_numba
+@pytest.mark.parametrize("attention", [("softmax", "gla"), ("softmax", "window:radius=3"), ("gla", "linear")], ids=str)
+def test_blocks_of_several_kinds_write_the_same(attention):
+    """There is no loop for all of them at once: the tokens go from run to run."""
+    model = LanguageModel(vocabulary=7, context=48, width=16, depth=4, heads=4, ffn="relu", attention=attention)
+    params = random_like(model.init(seeded(), np.float64), seeded(1))
+    expected = token_by_token(model, params, PROMPT, 20, seeded(2), temperature=3.0)
+    with backend("numba"):
+        assert generate(model, params, PROMPT, 20, temperature=3.0, rng=seeded(2)).tolist() == expected
+
+
+@needs_numba
 @pytest.mark.parametrize("context", [12, 33])
 def test_loops_stop_where_the_context_ends(context):
     """There the second half of it is read again, as without them."""

@@ -413,6 +413,26 @@ def test_one_by_one_is_the_same_as_all_at_once(rule, positions, core):
         assert pullback.stack.N.shape == (2, 13)
 
 
+@pytest.mark.parametrize("rule", ["basic", "accumulated"])
+def test_who_halts_early_does_so_token_by_token_too(rule):
+    stack, X = stack_of(4, rule, eps=0.4), rows(B, N)
+    params = some(stack)
+    whole, pullback = stack(params, X, causal=True)
+    assert (pullback.N != stack_of(4, rule)(params, X, causal=True)[1].N).any()
+    np.testing.assert_allclose(in_pieces(stack, params, X, range(N + 1))[0], whole, atol=1e-11)
+
+
+def test_each_step_drops_what_its_generator_says():
+    stack, X = stack_of(3, "fixed", dropout=0.3), rows(B, N)
+    params = some(stack)
+    usual, one, same, other = (
+        stack(params, X, rng=seed and np.random.default_rng(seed))[0] for seed in (None, 1, 1, 2)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert not np.allclose(one, usual)
+    assert not np.allclose(one, other)
+
+
 def test_the_first_token_is_fast_and_a_later_one_is_not():
     """What is read alone halts at once, and all of its states are there when another token takes all steps."""
     model = model_of("accumulated", positions="none")
@@ -491,6 +511,15 @@ def test_what_its_attention_adds_is_added():
     assert not any(array.any() for _, array in tree_items(without))
     assert paid.halting.w.any()
     assert any(array.any() for _, array in tree_items(paid.block.attention.core))
+
+
+def test_what_no_gradient_moves_is_named():
+    model = model_of("basic", 3, attention="synthesizer:kind=random,learned=False")
+    assert model.untrained == ("stack.block.attention.core.logits.R",)
+    tokens = np.random.default_rng(1).integers(0, 40, (2, 9))
+    params = model.init(np.random.default_rng(0), np.float64)
+    logits, pullback = model(params, tokens)
+    assert pullback(logits).stack.block.attention.core.logits.R is None
 
 
 def test_other_models_with_it():
