@@ -120,6 +120,14 @@ def test_a_malformed_map_is_one_clear_error(root, text):
         equations.load(path)
 
 
+def test_a_number_in_place_of_text_is_named(root):
+    path = root / equations.IN_REPOSITORY
+    fields = "".join(f'{name} = "x"\n' for name in equations.Equation._fields if name != "number")
+    path.write_text(f"[[equation]]\n{fields}number = 8\n")
+    with pytest.raises(ValueError, match=r"^equations\.toml: row 'x' should have id, .*, all text"):
+        equations.load(path)
+
+
 def test_rows_are_printed_by_source(root):
     write_map(root, ROW, {**ROW, "source": "Borealis II", "id": "borealis-1", "number": "1"})
     rows = equations.load(root / equations.IN_REPOSITORY)

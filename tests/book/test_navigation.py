@@ -118,6 +118,8 @@ def test_minutes_are_those_of_words_and_cells(made):
     notebook = nbformat.read(notebooks(made)[1], as_version=4)
     words = len(f"{TITLES['01_second']}\n{PROSE % 1}".split())
     assert navigation.minutes(notebook) == words / 200 + 0.5
+    notebook.cells.append(nbformat.v4.new_code_cell("answer = ...", id="ex-2-1"))  # stands in a section before
+    assert navigation.minutes(notebook) == words / 200 + 0.5
     exercise = nbformat.v4.new_markdown_cell("## Exercises\n\nThese words are not counted.", id="more")
     notebook.cells += [exercise, nbformat.v4.new_code_cell("2", id="two")]
     assert navigation.minutes(notebook) == words / 200 + 0.5
@@ -247,6 +249,10 @@ def test_a_copy_made_twice_names_two_of_its_files_and_what_to_do(made, monkeypat
     named = f"{', '.join(written[:2])} and {len(written) - 2} more"
     why = "there already, and not overwritten; choose another folder"
     assert capsys.readouterr().err.strip() == f"minitransformer: {named}: {why}"
+    for other in written[2:]:
+        (made / other).unlink()
+    assert cli.main(["book", "--blank", "mine"]) == 1
+    assert capsys.readouterr().err.strip() == f"minitransformer: {', '.join(written[:2])}: {why}"
 
 
 @pytest.mark.parametrize("number", ["01", "1"])

@@ -53,6 +53,8 @@ def svg(shift=0.0, image=0):
         ("error 2e-16", "error 5e-16", True),
         ("3 heads", "4 heads", True),
         ("0.98 of 127", "0.98 of 128", True),
+        ("norm 1.23456789", "norm 1.23456800", False),  # the seventh digit
+        ("norm 1.23456789", "norm 1.23457289", True),
         ("[ 9.99999999]", "[10.00000000]", False),  # a number that became wider moves its neighbours
         ("name    3", "name  3", True),
         ("a\nb", "a b", True),
@@ -75,7 +77,7 @@ def test_another_number_or_kind_of_outputs_is_found():
     assert not outputs_differ([], [])
 
 
-@pytest.mark.parametrize(("change", "differ"), [(1, False), (6, True)])
+@pytest.mark.parametrize(("change", "differ"), [(1, False), (2, False), (3, True), (6, True)])
 def test_png_is_compared_by_its_pixels(change, differ):
     grey = np.full((8, 9, 3), 100)
     old, new = png(grey), png(grey + change)
@@ -135,6 +137,10 @@ def test_pictures_within_an_svg_are_compared_by_their_pixels():
     assert data_differ("image/svg+xml", svg(image=10), svg(image=200))
 
 
+def test_spaces_are_no_part_of_a_drawing():
+    assert not data_differ("image/svg+xml", '<path d="M 1 2"/>', '<path d="M 1  2"/>\n')
+
+
 def test_svg_with_another_label_is_found():
     digit = '<use xlink:href="#DejaVuSans-{}"/>'
     assert data_differ("image/svg+xml", digit.format(14), digit.format(15))
@@ -155,3 +161,7 @@ def test_pictures_of_another_matplotlib_are_not_compared(format, tmp_path, monke
     assert data_differ(mime, flat, steep)
     monkeypatch.setattr("matplotlib.__version__", "3.0.0")
     assert not data_differ(mime, flat, drawn(1))
+    nobody = steep.replace(b"Matplotlib ", b"Matpl0tlib ")
+    assert not drawn_by(nobody)
+    if format == "svg":  # a PNG has a checksum
+        assert data_differ(mime, flat, nobody)

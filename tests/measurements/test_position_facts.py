@@ -109,3 +109,16 @@ def test_the_table_has_a_line_for_each_and_marks_what_is_new(facts):
     assert "129?" in lines[0]
     assert lines[1].split()[:2] == ["sinusoidal", "√d"]
     assert lines[2].split() == "→ t5 1 q·k – – b[o] v 128 yes yes no".split()  # noqa: SIM905
+    lines = position_facts.table(facts, ["tupe", "deberta", "none"]).split("\n")
+    assert [line.split()[1] for line in lines[1:]] == ["√2d", "√3d", "√d"]
+
+
+def test_what_is_shared_is_there(facts):
+    """A parameter that an encoding does not have in this form is none that its layers share."""
+    shared = {name: f.shared for name, f in facts.items() if f.shared}
+    assert shared == {
+        "t5": ("table",),
+        "tupe": ("table", "gamma", "beta", "U_q", "U_k"),
+        "transformer-xl": ("u", "v"),
+        "deberta": ("P",),
+    }

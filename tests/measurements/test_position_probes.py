@@ -18,6 +18,14 @@ def test_a_table_that_says_it_outright():
     assert max(seeds(order_error, table)) < 0.02
 
 
+def test_five_rows_are_enough_for_five_folds():
+    assert position_error(np.arange(5.0)[:, None], np.random.default_rng(0)) == 0
+    assert order_error(np.arange(60.0)[:, None], np.random.default_rng(0), pairs=5) in np.arange(6) / 5
+    for probe in (position_error, lambda table, rng: order_error(table, rng, pairs=4)):
+        with pytest.raises(ValueError, match="4 are too few for 5 folds"):
+            probe(np.arange(4.0)[:, None], np.random.default_rng(0))
+
+
 def test_a_table_that_says_nothing():
     """Every row the same: the guess is the mean of the other folds, and no pair tells its order."""
     table = np.ones((60, 3))
