@@ -48,6 +48,8 @@ def root(tmp_path):
 
 def test_a_whole_row_is_no_problem(root):
     assert equations.check(root) == []
+    write_map(root, {**ROW, "figure": ""})  # not every equation has one
+    assert equations.check(root) == []
 
 
 @pytest.mark.parametrize(
@@ -91,6 +93,12 @@ def test_a_cell_without_its_tag_is_found(root):
     write_map(root, {**ROW, "id": "lecture-other"})
     assert "lecture-other: no cell of 02_self_attention has the tag eq-lecture-other" in equations.check(root)
     assert "02_self_attention: no row of this chapter has the id of the tag eq-lecture-basic" in equations.check(root)
+
+
+def test_a_tag_in_another_chapter_is_found(root):
+    cells = [{"source": QUESTION, "metadata": {"tags": ["eq-lecture-basic", "navigation"]}}]
+    (root / "notebooks" / "03_other.ipynb").write_text(json.dumps({"cells": cells}))
+    assert equations.check(root) == ["03_other: no row of this chapter has the id of the tag eq-lecture-basic"]
 
 
 def test_a_test_without_a_row_is_found(root):

@@ -52,11 +52,32 @@ def test_a_chapter_is_saved_as_the_book_writes_it(top, server_top):
     assert after == before
 
 
-def test_other_notebooks_keep_what_is_noted_in_them(top):
-    save(top, path := top / "book" / CHAPTER, top)
+@pytest.mark.parametrize("folder", ["book", "book/mine", "notebooks"])
+def test_other_notebooks_keep_what_is_noted_in_them(folder, top):
+    """Beside the chapters, in a reader's own folder, and in a folder of that name in another place."""
+    (top / folder).mkdir(exist_ok=True)
+    path = top / folder / CHAPTER
+    if not path.exists():
+        shutil.copy(top / "book" / CHAPTER, path)
+    save(top, path, top)
     after = nbformat.read(path, as_version=4)
     assert after.metadata.language_info.version == "3.99"
     assert after.cells[0].metadata == {"collapsed": True, "tags": ["live"]}
+
+
+def test_other_files_among_the_chapters_are_saved_as_they_are(top):
+    """And a path may begin with a slash, which is the server's top."""
+    manager = FileContentsManager(root_dir=str(top))
+    saving._load_jupyter_server_extension(type("Server", (), {"contents_manager": manager}))
+    text = {"type": "file", "format": "text", "content": "mine"}
+    manager.save(text, "book/notebooks/notes.txt")
+    assert (top / "book" / "notebooks" / "notes.txt").read_text() == "mine"
+    saving.before_saving("book/notebooks/notes.txt", text, manager)  # of which a server would log an error, and go on
+    assert text["content"] == "mine"
+    content = manager.get(f"book/notebooks/{CHAPTER}")["content"]
+    content["metadata"]["language_info"]["version"] = "3.99"
+    saving.before_saving(f"/book/notebooks/{CHAPTER}", {"type": "notebook", "content": content}, manager)
+    assert "version" not in content["metadata"]["language_info"]
 
 
 def test_the_environment_switches_it_on(root):
