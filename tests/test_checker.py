@@ -595,6 +595,30 @@ def infinite_value(X):
     return Y, lambda dY: dY * (np.arange(D) != 2)
 
 
+@wrong(r"X.*: the pullback says .*, the difference quotient nan", np.array([1e-7, 2.0]))
+def ends_beside_what_is_given(X):
+    """A root, and a number so near to 0 that the step leads below it: there is no quotient to compare with."""
+    with np.errstate(invalid="ignore"):
+        Y = np.sqrt(X)
+    return Y, lambda dY: dY / (2 * Y)
+
+
+_said = []
+
+
+@wrong(r"^the value: calling the function again, with the same arguments, gave another value", X)
+def not_a_number_the_second_time(X):
+    """Work memory that was not cleared: what is no number is no other number either, if one asks whether it is larger."""
+    _said.append(1)
+    return 2 * X * (1 if len(_said) % 2 else np.nan), lambda dY: 2 * dY
+
+
+@wrong(r"params.b: has a gradient, but should not be trained", Params(W, b), untrained=("params.b",))
+def trains_what_should_stand_still(params):
+    """Drawn features that a gradient moves."""
+    return params.W + params.b, lambda dY: Params(dY, dY.sum(0))
+
+
 @wrong(r"should return its value and a pullback, which can be called; it returned ndarray$", X[:2])
 def value_alone(X):
     """Two rows are no pair."""
@@ -694,6 +718,26 @@ def test_what_is_returned():
     assert found.derivatives == 8 + 8 + 6 + 3 * checker.DENSE
     assert found.worst in ("X", "W", "b")
     assert 0 < found.error < 1e-8
+
+
+def test_the_worst_is_where_it_was_found():
+    """The first of two arrays has a gradient that is off by 10⁻⁷ of its size, and the second is right."""
+
+    def off(a, b):
+        return a + b, lambda dY: (dY * a.dtype.type(1 + 1e-7), dY)
+
+    found = check_pullback(off, X, X + 1)
+    assert found.worst == "a"
+    assert 0.1e-7 < found.error < 3e-7
+
+
+def test_small_slopes_are_measured_in_thousandths():
+    """Beside a value of 1, a slope of 10⁻⁵ is known to five digits: the others are rounding in the value."""
+    check_pullback(lambda x: (1 + 1e-5 * x, lambda dY: 1e-5 * dY), X)
+
+
+def test_an_array_that_has_no_effect_may_be_constant():
+    check_pullback(lambda x, ones: (2 * x, lambda dY: (2 * dY, 0 * dY)), X, np.ones_like(X), zero=["ones"])
 
 
 def test_cotangent_is_not_the_argument():
