@@ -395,6 +395,15 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tier, tmp_path):
         assert np.array_equal(a, b), path
 
 
+def test_a_memory_of_float64_comes_back(tmp_path):
+    model, objective, training = model_of(8), Segments(TEXT, 5), run_of(12)
+    state = advance(model, objective, training, start(model, training, np.float64))
+    save(tmp_path / "run", Checkpoint(model, training, state, objective.data))
+    for found, carried in zip(load(tmp_path / "run").state.carried, state.carried, strict=True):
+        assert found.dtype == np.float64
+        np.testing.assert_array_equal(found, carried)
+
+
 def test_a_checkpoint_with_another_memory_is_refused(tmp_path):
     model, objective, training = model_of(8), Segments(TEXT, 5), run_of(12)
     state = advance(model, objective, training, start(model, training))
@@ -402,8 +411,9 @@ def test_a_checkpoint_with_another_memory_is_refused(tmp_path):
         state.carried[:1],
         tuple(c[:2] for c in state.carried),
         tuple(np.repeat(c, 2, 1) for c in state.carried),
+        tuple(np.repeat(c, 2, 2) for c in state.carried),
     ):
-        with pytest.raises(CheckpointError, match=r"carried\.0: \(\d, \d+, 12\) is not what 2 blocks remember"):
+        with pytest.raises(CheckpointError, match=r"carried\.0: \(\d, \d+, \d+\) is not what 2 blocks remember"):
             save(tmp_path / "run", Checkpoint(model, training, state._replace(carried=carried), objective.data))
 
 

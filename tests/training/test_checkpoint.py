@@ -78,6 +78,18 @@ def test_what_is_saved_is_what_is_loaded(path, checkpoint):
     assert_same(load(path), checkpoint)
 
 
+def test_updates_are_counted_by_the_optimiser_and_arrays_may_lie_as_they_like(path):
+    """Who goes on with a new optimiser has made fewer updates than steps; and Wᵀ may be the array that was trained."""
+    checkpoint = made()
+    state = checkpoint.state
+    params = mt.tree_map(lambda a: a.T.copy().T, state.params)
+    assert not params.stack.blocks[0].attention.W_q.flags.c_contiguous
+    checkpoint = checkpoint._replace(state=state._replace(params=params, optimiser=state.optimiser._replace(step=2)))
+    assert state.step != 2
+    save(path, checkpoint)
+    assert_same(load(path), checkpoint)
+
+
 def test_what_numpy_counted_is_saved_like_any_number(path):
     numbers = {"width": np.int64(8), "depth": np.int32(2), "dropout": np.float32(0.25), "outputs": np.int64(256)}
     model = LanguageModel(context=6, heads=2, ffn=np.str_("relu"), attention=["softmax", "linear"], **numbers)
@@ -338,6 +350,9 @@ def test_a_run_on_another_text(path):
         refuse_other_data(path, made(), other)
     with pytest.raises(CheckpointError, match=r"and this is mine\.txt \(sha256 cdcdcdcdcdcd…\)"):
         refuse_other_data(path, made(), {**DATA, "sha256": "cd" * 32})
+    for changed in ({"name": "renamed.txt"}, {"task": "dates"}):
+        with pytest.raises(CheckpointError, match="trained on mine"):
+            refuse_other_data(path, made(), {**DATA, **changed})
 
 
 # ------------------------------------------------------------------------------------- killed, or not alone
