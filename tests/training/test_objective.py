@@ -1,4 +1,6 @@
 import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -8,7 +10,16 @@ from minitransformer.data import dates
 from minitransformer.data.text import Text, read_text
 from minitransformer.models import EncoderDecoder, LanguageModel
 from minitransformer.training import parallel
-from minitransformer.training.objective import LastRowsPullback, NextByte, Segments, WriteISO, in_parts
+from minitransformer.training.objective import (
+    DrawnTask,
+    LastRowsPullback,
+    NextByte,
+    Segments,
+    WriteISO,
+    bits_of,
+    in_parts,
+    loss_of,
+)
 
 MODEL = LanguageModel(context=6, width=8, depth=1, heads=2)
 TRANSLATOR = EncoderDecoder(dates.VOCABULARY, width=8, depth=1, heads=2)
@@ -37,6 +48,87 @@ def test_the_loss_is_the_mean_surprise_at_the_next_byte(text, params):
     ]
     loss, _ = objective.loss(MODEL, params, batch)
     assert math.isclose(loss, sum(surprises) / 18, rel_tol=1e-12)
+
+
+def test_what_is_held_out_is_never_trained_on():
+    """Of a text whose two parts have no byte in common."""
+    text = Text(np.arange(100, dtype=np.uint8), np.arange(100, 130, dtype=np.uint8), "halves", "")
+    for seed in range(5):
+        both = np.concatenate(NextByte(text, 6).batch(20, np.random.default_rng(seed)), 1)
+        assert both.max() < 100
+    for step in range(1, 9):
+        assert np.concatenate(Segments(text, 6).segment(4, step, ()), 1).max() < 100
+    assert np.concatenate(Segments(text, 11).segment(9, 1, ()), 1).shape == (9, 22), "99 bytes with a next one"
+    with pytest.raises(ValueError, match="halves: too short for 9 streams of 12 bytes"):
+        Segments(text, 12).segment(9, 1, ())
+
+
+class Sums(NamedTuple):
+    tokens: np.ndarray
+    targets: np.ndarray
+
+
+@dataclass(frozen=True)
+class AddTwo(DrawnTask):
+    """The last token of three is the sum of the others."""
+
+    largest: int
+
+    def batch(self, size, rng):
+        a = rng.integers(0, self.largest, (size, 2))
+        return Sums(np.column_stack([a, 0 * a[:, 0]]), a.sum(1, keepdims=True))
+
+
+def test_a_task_that_is_drawn_looks_at_a_hundred_samples_of_its_own(params):
+    """The same each time, and none of those that a training draws from [seed, step]; in bits."""
+    task = AddTwo(9)
+    assert task.data == {"task": "AddTwo", "name": "AddTwo(largest=9)", "sha256": ""}
+    own = task.batch(100, np.random.default_rng(2**32 + 1))
+    logits, _ = MODEL(params, own.tokens)
+    bits = bits_of(logits[:, -1:], own.targets)
+    assert bits.shape == (100, 1)
+    for _ in range(2):
+        assert task.look(MODEL, params) == pytest.approx(bits.mean(), rel=1e-12)
+    first, second = in_parts(own, 2)
+    assert type(first) is Sums
+    assert np.array_equal(second.targets, own.targets[50:])
+
+
+def test_dropout_reaches_a_loss(text):
+    """With a generator the loss is another one; the same generator gives the same."""
+    dropping, batch = replace(MODEL, dropout=0.5), AddTwo(9).batch(5, np.random.default_rng(0))
+    params = dropping.init(np.random.default_rng(0), np.float64)
+    for task, given in (
+        (AddTwo(9), batch),
+        (NextByte(text, 6), NextByte(text, 6).batch(3, np.random.default_rng(0))),
+        (Segments(text, 6), Segments(text, 6).segment(3, 1, ())),
+    ):
+        usual, one, same, other = (
+            task.loss(dropping, params, given, seed and np.random.default_rng(seed))[0] for seed in (None, 1, 1, 2)
+        )
+        assert one == same
+        assert len({usual, one, other}) == 3
+
+
+def test_a_loss_counts_what_its_mask_lets(params, text):
+    inputs, targets = NextByte(text, 6).batch(3, np.random.default_rng(0))
+    mask = np.arange(6) < np.array([[6], [2], [0]])
+    said = MODEL(params, inputs)
+    loss, back = loss_of(said, targets, mask)
+    assert loss == pytest.approx(bits_of(said[0], targets)[mask].mean() * math.log(2), rel=1e-12)
+    other, again = loss_of(said, np.where(mask, targets, 0), mask)
+    assert loss == other
+    for (path, a), (_, b) in zip(mt.tree_items(back(1.0)), mt.tree_items(again(1.0)), strict=True):
+        assert np.array_equal(a, b), path
+
+
+def test_bits_of_logits_that_are_large():
+    """e^1000 would be infinite; and a surprise of 2⁻³⁰ bits in float32 is one of float64."""
+    logits = np.array([[1000.0, 0, 990], [-1000, -1000, -1000]], np.float32)
+    bits = bits_of(logits, np.array([2, 1]))
+    assert bits.dtype == np.float64
+    np.testing.assert_allclose(bits, [10 / math.log(2), math.log2(3)], rtol=1e-4)
+    assert 0 < bits_of(np.array([[20.0, 0]], np.float32), np.array([0]))[0] < 1e-8
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
