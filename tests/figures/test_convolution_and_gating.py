@@ -11,6 +11,7 @@ from minitransformer.figures import (
     image_filters,
     learned_mixing,
 )
+from minitransformer.related import convolve_with_heads
 
 
 def test_heads_filter_a_photograph_but_for_its_frame(monkeypatch):
@@ -26,6 +27,13 @@ def test_heads_filter_a_photograph_but_for_its_frame(monkeypatch):
     assert data.by_heads["blur"][1:-1, 1:-1].std() < data.picture[1:-1, 1:-1].std()  # a blur
     assert abs(data.by_heads["edges"][1:-1, 1:-1].mean()) < 0.05 < np.abs(data.by_heads["edges"]).max()
     assert len(image_filters.draw(data).axes) == 5
+
+
+def test_a_convolution_turns_its_kernel_as_heads_do():
+    """Which both kernels of the figure leave open, since they are the same from all sides."""
+    picture, kernel = np.random.default_rng(0).random((6, 5)), np.arange(9.0).reshape(3, 3)
+    by_heads = convolve_with_heads(picture.reshape(-1, 1), kernel, picture.shape).reshape(picture.shape)
+    np.testing.assert_allclose(image_filters.convolved(picture, kernel)[1:-1, 1:-1], by_heads[1:-1, 1:-1], atol=1e-12)
 
 
 def test_the_error_of_a_shift_falls_as_its_bound():

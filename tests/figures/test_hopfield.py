@@ -44,6 +44,9 @@ def test_noise_is_as_long_as_a_digit_and_most_come_back(retrieval):
 
 def test_queries_part_before_the_turning_point_and_none_is_at_the_mean_beyond(warm):
     cold, one = warm.betas > hopfield_temperature.turning_point(), warm.betas < 5
+    K = hopfield_retrieval.stored()
+    largest = np.linalg.svd(K - K.mean(0), compute_uv=False)[0] ** 2 / len(K)
+    assert hopfield_temperature.turning_point() == pytest.approx(1 / largest)
     assert (warm.ends[one] == 1).all()
     assert (warm.last_use[one] > 29).all()
     (between,) = np.flatnonzero(~one & ~cold)
@@ -57,6 +60,9 @@ def test_queries_part_before_the_turning_point_and_none_is_at_the_mean_beyond(wa
 
 
 def test_between_them_one_step_knows_more_than_the_end(warm):
+    K = hopfield_retrieval.stored()
+    once, _ = softmax(warm.betas[5] * hopfield_retrieval.noisy(K) @ K.T)
+    np.testing.assert_allclose(warm.first_right[5], once.diagonal(), rtol=1e-9)
     first, last = warm.first_right.mean(1), warm.last_right.mean(1)
     assert (first > last)[warm.betas < 17].all()
     assert (last > first)[(warm.betas > 19) & (warm.betas < 100)].all()

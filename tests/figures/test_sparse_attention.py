@@ -59,6 +59,10 @@ def test_global_tokens():
     assert (kinds["global"][2:, 2:] == 0).all()
     assert (kinds["Longformer"][:, :2] == all_see).all()
     extra, n = global_tokens.GLOBALS, len(kinds["window"])
+    ends = [0, 1, n - 2, n - 1]  # the first and the last block
+    assert (kinds["BigBird"][ends] == all_see).all()
+    assert (kinds["BigBird"][:, ends] == all_see).all()
+    assert not (np.delete(kinds["BigBird"][2:-2], ends, 1) == all_see).any()
     etc = kinds["ETC"]
     assert etc.shape == (n + extra, n + extra)
     assert (etc[:extra] == all_see).all()

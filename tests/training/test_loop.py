@@ -71,6 +71,14 @@ def test_the_same_seed_gives_the_same_result(objective, finished):
     assert same(finished, train(MODEL, objective, TRAINING, progress=False))
 
 
+def test_what_is_drawn_for_the_start_is_that_of_step_0():
+    """[seed, 0], beside [seed, s] of step s; in the dtype that is asked for."""
+    for dtype in (np.float32, np.float64):
+        found = start(MODEL, dataclasses.replace(TRAINING, seed=7), dtype)
+        assert same(found.params, MODEL.init(np.random.default_rng([7, 0]), dtype))
+        assert {leaf.dtype for _, leaf in mt.tree_items(found.optimiser.m)} == {np.dtype(dtype)}
+
+
 def test_another_seed_gives_another(objective, finished):
     other = train(MODEL, objective, Training(**{**vars(TRAINING), "seed": 1}), progress=False)
     assert not same(finished.params, other.params)

@@ -96,13 +96,14 @@ def test_a_task_that_is_drawn_looks_at_a_hundred_samples_of_its_own(params):
 
 def test_dropout_reaches_a_loss(text):
     """With a generator the loss is another one; the same generator gives the same."""
-    dropping, batch = replace(MODEL, dropout=0.5), AddTwo(9).batch(5, np.random.default_rng(0))
-    params = dropping.init(np.random.default_rng(0), np.float64)
-    for task, given in (
-        (AddTwo(9), batch),
-        (NextByte(text, 6), NextByte(text, 6).batch(3, np.random.default_rng(0))),
-        (Segments(text, 6), Segments(text, 6).segment(3, 1, ())),
+    model, translator = replace(MODEL, dropout=0.5), replace(TRANSLATOR, dropout=0.5)
+    for task, dropping, given in (
+        (AddTwo(9), model, AddTwo(9).batch(5, np.random.default_rng(0))),
+        (NextByte(text, 6), model, NextByte(text, 6).batch(3, np.random.default_rng(0))),
+        (Segments(text, 6), model, Segments(text, 6).segment(3, 1, ())),
+        (WriteISO(), translator, WriteISO().batch(3, np.random.default_rng(0))),
     ):
+        params = dropping.init(np.random.default_rng(0), np.float64)
         usual, one, same, other = (
             task.loss(dropping, params, given, seed and np.random.default_rng(seed))[0] for seed in (None, 1, 1, 2)
         )
@@ -219,6 +220,12 @@ def test_a_text_that_is_too_short_for_the_context_is_refused(text, context, part
 def test_a_name_is_no_text(objective):
     with pytest.raises(TypeError, match=r"^text: 'short\.txt' should be Text"):
         objective("short.txt", 6)
+
+
+def test_dates_are_judged_by_those_that_are_held_out():
+    params = TRANSLATOR.init(np.random.default_rng(0), np.float64)
+    loss, _ = WriteISO().loss(TRANSLATOR, params, dates.held_out_set(100))
+    assert WriteISO().look(TRANSLATOR, params) == pytest.approx(loss / math.log(2), rel=1e-12)
 
 
 def test_padding_changes_no_loss():
