@@ -71,6 +71,11 @@ def test_the_same_seed_gives_the_same_result(objective, finished):
     assert same(finished, train(MODEL, objective, TRAINING, progress=False))
 
 
+def test_a_start_without_its_choices_is_refused():
+    with pytest.raises(TypeError, match="training: 12 should be Training"):
+        start(MODEL, 12)
+
+
 def test_what_is_drawn_for_the_start_is_that_of_step_0():
     """[seed, 0], beside [seed, s] of step s; in the dtype that is asked for."""
     for dtype in (np.float32, np.float64):
@@ -319,6 +324,16 @@ def test_a_file_or_a_pipe_gets_the_bar_once_a_minute(objective, capsys, monkeypa
     monkeypatch.setitem(BAR, "mininterval", 0)
     train(MODEL, objective, TRAINING)
     assert (capsys.readouterr().err.count("\r") > 3) == watched
+
+
+def test_the_bar_of_a_run_that_goes_on_begins_where_it_stopped(objective, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    half = start(MODEL, TRAINING)
+    for _ in range(6):
+        half = advance(MODEL, objective, TRAINING, half)
+    train(MODEL, objective, TRAINING, state=half)
+    shown = re.findall(r"(\d+)%", capsys.readouterr().err)
+    assert (shown[0], shown[-1]) == ("50", "100")
 
 
 def test_no_bar_if_none_is_wanted(objective, capsys):
