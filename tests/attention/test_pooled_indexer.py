@@ -131,6 +131,18 @@ def test_to_choose_every_complete_block_is_pooled_attention(tier):
     np.testing.assert_allclose(Y, pooled_attention(Q, C, E, block=S, window=W)[0], rtol=1e-10, atol=1e-13)
 
 
+def test_a_query_that_sees_nothing_beside_no_sink_makes_no_nan(tier):
+    """A sink of −∞ takes no weight there either, so it gets no gradient; the others get theirs."""
+    Q, C, E, sink = rows(9, (B, H, M, D), (B, M, D), (B, 5, D), (H,))
+    sink[0], chosen = -np.inf, np.full((B, M, 2), -1)
+    Y, pullback = chosen_rows_attention(Q, C, E, sink, chosen, window=W, mask=HIDES)
+    gradients = pullback(np.ones_like(Y))
+    assert not Y[1, :, :6].any()
+    assert all(np.isfinite(G).all() for G in gradients)
+    assert not gradients[-1][0].any()
+    assert gradients[-1][1:].all()
+
+
 # -------------------------------------------------------------------------------------- the layer and its choice
 
 LAYERS = {
