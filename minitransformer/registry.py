@@ -39,11 +39,16 @@ def instead(name: str, known: Iterable[str]) -> str:
 
 
 def name_of(thing: Any, registry: Mapping[str, Callable[..., Any]]) -> str:
-    """The name under which a registry makes such a thing, for an error; that of its class if there is none."""
+    """The name under which a registry makes such a thing, for an error; that of its class if there is none.
+
+    A function makes what its signature says, `-> A` or `-> A | B`.
+    """
     found = type(thing).__name__
     for name, maker in registry.items():
         given = getattr(maker, "keywords", {})  # of a partial
-        if type(thing) is getattr(maker, "func", maker) and all(getattr(thing, k) == v for k, v in given.items()):
+        made = getattr(maker, "func", maker)
+        made = getattr(made, "__annotations__", {}).get("return", made)
+        if type(thing) in (typing.get_args(made) or (made,)) and all(getattr(thing, k) == v for k, v in given.items()):
             found = name
     return found
 

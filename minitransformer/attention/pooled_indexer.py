@@ -350,7 +350,7 @@ def pooled(
     width: int, heads: int, block: int = 16, window: int = 32, head_width: int | None = None, rotary: int | None = None,
     base: float = 10000.0, chosen: int | None = None, small: int | None = None, narrow: int | None = None,
     weight: float | None = None,
-) -> PooledLayer:  # fmt: skip
+) -> Pooled | PooledIndexer:  # fmt: skip
     """The layer that "pooled" names in a model, or "pooled:block=4,chosen=16": one whose queries choose among the blocks.
 
     chosen                  as in `PooledIndexer`; None for `Pooled`, where all complete blocks are seen

@@ -340,6 +340,8 @@ def test_what_can_not_be_chosen_is_refused():
     model = LanguageModel(width=24, heads=3, attention="pooled:chosen=3,block=4")
     assert model.body.blocks[0].attention == PooledIndexer(24, 3, block=4, chosen=3)
     assert model.adds_loss
+    with pytest.raises(ValueError, match="rope: pooled has no queries and keys that it could act on"):
+        LanguageModel(width=24, heads=3, attention="pooled:chosen=3,block=4", positions="rope")
 
 
 def test_what_does_not_fit_is_refused():
