@@ -168,19 +168,42 @@ def turned(x, position, base, channels):
     return y
 
 
-def test_the_choice_in_loops(tier):
-    """Keys are pooled, normed and turned as their first token; queries are turned; the best of the complete blocks are seen."""
+SOME = np.isin(np.arange(20), (6, 7, 8, 18, 19))  # of the blocks of three, 2 is there, and for 3 the one before it
+
+
+@pytest.mark.parametrize("there", [np.ones(20, bool), SOME], ids=["all", "some"])
+def test_the_choice_in_loops(there, tier):
+    """Keys are pooled, normed and turned as their first token; queries are turned; the best of the complete blocks are seen.
+
+    Of a block that is hidden, and the one before it too, nobody can choose the row.
+    """
     layer = LAYERS["small"]
     params, (X,) = some(layer), rows(11, (20, 24))
-    _, pullback = layer(params, X)
-    keys, _ = pool_pairs(X @ params.U_e, X @ params.U_z, params.beta_i)
+    _, pullback = layer(params, X, mask=there)
+    keys, _ = pool_pairs(X @ params.U_e, X @ params.U_z, params.beta_i, mask=there)
     keys = params.gamma_i * keys / np.sqrt((keys**2).mean(-1, keepdims=True) + 1e-6)
     keys = [turned(k, 3 * b, 10000.0, 4) for b, k in enumerate(keys)]
     for i in range(20):
         asks, w = [turned(q, i, 10000.0, 4) for q in (X[i] @ params.U_q).reshape(5, 6)], X[i] @ params.U_w
-        scores = [sum(w[h] * max(q @ k, 0) for h, q in enumerate(asks)) for k in keys[: (i + 1) // 3]]
-        best = sorted(sorted(range(len(scores)), key=lambda b, s=scores: -s[b])[:3])
+        seen = [b for b in range((i + 1) // 3) if there[max(3 * b - 3, 0) : 3 * b + 3].any()]
+        scores = {b: sum(w[h] * max(q @ keys[b], 0) for h, q in enumerate(asks)) for b in seen}
+        best = sorted(sorted(seen, key=lambda b, s=scores: -s[b])[:3])
         assert [b for b in pullback.lesson.chosen[i] if b >= 0] == best
+
+
+def test_behind_whole_blocks_of_padding_a_text_is_as_it_is_alone(tier):
+    """The row of a block without a token is seen by nobody, and turned rows know distances only."""
+    layer = LAYERS["small"]
+    params, (X, dY, noise) = some(layer), rows(13, *[(B, 20, 24)] * 2, (B, 6, 24))
+    padded, mask = np.concatenate([noise, X], -2), np.broadcast_to(np.arange(26) >= 6, (B, 1, 1, 26))
+    (Y, pullback), (Z, behind) = layer(params, X), layer(params, padded, mask=mask)
+    np.testing.assert_allclose(Z[:, 6:], Y, rtol=1e-9, atol=1e-11)
+    assert behind.added == pytest.approx(pullback.added, rel=1e-9)
+    dparams, dX = with_added(pullback, 1.0)(dY)
+    again, dpadded = with_added(behind, 1.0)(np.concatenate([np.zeros_like(noise), dY], -2))
+    np.testing.assert_allclose(dpadded[:, 6:], dX, rtol=1e-8, atol=1e-10)
+    for (name, G), (_, other) in zip(tree_items(dparams), tree_items(again), strict=True):
+        np.testing.assert_allclose(other, G, rtol=1e-8, atol=1e-9, err_msg=name)
 
 
 def test_with_all_blocks_and_no_look_back_it_is_pooled_attention(tier):
@@ -347,7 +370,7 @@ def test_what_can_not_be_chosen_is_refused():
 def test_what_does_not_fit_is_refused():
     Q, C, E, sink = rows(23, (B, H, M, D), (B, M, D), (B, 5, D), (H,))
     chosen = choices(24, M, 3, 5)
-    for wrong in (chosen + 3, chosen - 1, np.maximum(chosen, 3)):
+    for wrong in (chosen + 3, chosen - 1, np.maximum(chosen, 3), np.minimum(chosen, 0)):
         with pytest.raises(ValueError, match="chosen: should be rows of E, from 0 to 4 and each at most once, or −1"):
             chosen_rows_attention(Q, C, E, sink, wrong, window=W)
     for wrong in (chosen[:, 1:], chosen[:1], chosen.astype(float)):
