@@ -9,10 +9,11 @@ import pytest
 
 import minitransformer as mt
 from minitransformer.arrays import must_broadcast, those_seen
-from minitransformer.attention import Core, Mixer, Pattern, SoftmaxAttention, Window, causal_mask
+from minitransformer.attention import Core, Mixer, MultiHeadAttention, Pattern, SoftmaxAttention, Window, causal_mask
 from minitransformer.attention.cache.recent import Kept
+from minitransformer.attention.selected import Routing
 from minitransformer.checks import frozen
-from minitransformer.contract import AttentionError
+from minitransformer.contract import HEADS, WIDTH, AttentionError, Broken, learns
 from minitransformer.functional import sigmoid
 from minitransformer.positions import T5Bias
 from minitransformer.pullback import Pullback
@@ -372,6 +373,23 @@ def test_a_wrong_one_is_caught_and_told(kind, capsys):
     assert len(said) == 1, found
     (what,) = said.values()
     assert re.search(kind.says, what), what
+
+
+def test_who_says_that_it_moves_has_to_move():
+    """Centroids that no gradient reaches, and that stay as they were drawn; alone, and within heads."""
+
+    @frozen
+    class Still(Routing):
+        def after_step(self, params, observed, rng):
+            return params
+
+    sizes = HEADS, WIDTH // HEADS, 160, 4
+    heads = [MultiHeadAttention(WIDTH, HEADS, core=core) for core in (SoftmaxAttention(), Routing(*sizes))]
+    for right in (Routing(*sizes), *heads):
+        learns(right, tier="numpy")
+    for still in (Still(*sizes), MultiHeadAttention(WIDTH, HEADS, core=Still(*sizes))):
+        with pytest.raises(Broken, match=r"it says that after_step moves its parameters, and \['blocks.*centroids"):
+            learns(still, tier="numpy")
 
 
 @frozen
