@@ -29,7 +29,7 @@ from minitransformer.attention.compressed.memory_compressed import MemoryCompres
 from minitransformer.attention.linear import exponential
 from minitransformer.backend import available
 from minitransformer.checks import fit, own_indices
-from minitransformer.functional import UnchangedPullback, layer_norm, linear
+from minitransformer.functional import UnchangedPullback, dropout, layer_norm, linear
 from minitransformer.marks import Pullback, the_call
 from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions import Encoding, place
@@ -433,6 +433,15 @@ def turned(tree):
         parts = [turned(part) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     return tree
+
+
+def test_what_a_function_hands_through_can_still_be_written_to():
+    """Y is a view that nobody may change; an argument that comes back as Y stays as it was in its owner's hands."""
+    X = np.ones((2, 3))
+    Y, _ = dropout(X, 0.5, None)
+    assert np.shares_memory(X, Y)
+    assert not Y.flags.writeable
+    assert X.flags.writeable
 
 
 @pytest.mark.parametrize("name", [name for name, (_, owner) in CALLS.items() if owner is not None])
