@@ -132,7 +132,11 @@ def test_a_second_call_of_attention_finds_the_memory_of_the_first():
     """... unless the environment says what the allocator should keep. There are 2,048 pages in the gradients alone."""
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("another allocator than glibc's")
-    assert int(fresh_python(ATTENTION)) < 100
+    said = (
+        "MALLOC_",
+        "GLIBC_TUNABLES",
+    )  # Dask says something of it in this process, if a test of experiments was here before
+    assert int(fresh_python(ATTENTION, without=said)) < 100
     assert int(fresh_python(ATTENTION, MALLOC_TRIM_THRESHOLD_="0")) > 1000
 
 
