@@ -172,22 +172,24 @@ SOME = np.isin(np.arange(20), (6, 7, 8, 18, 19))  # of the blocks of three, 2 is
 
 
 @pytest.mark.parametrize("there", [np.ones(20, bool), SOME], ids=["all", "some"])
-def test_the_choice_in_loops(there, tier):
+@pytest.mark.parametrize("name", ["small", "wide rows"])
+def test_the_choice_in_loops(name, there, tier):
     """Keys are pooled, normed and turned as their first token; queries are turned; the best of the complete blocks are seen.
 
     Of a block that is hidden, and the one before it too, nobody can choose the row.
     """
-    layer = LAYERS["small"]
+    layer = LAYERS[name]
+    s, k, base, sizes = layer.block, layer.chosen, layer.base, (layer.small, layer.narrow)
     params, (X,) = some(layer), rows(11, (20, 24))
     _, pullback = layer(params, X, mask=there)
     keys, _ = pool_pairs(X @ params.U_e, X @ params.U_z, params.beta_i, mask=there)
     keys = params.gamma_i * keys / np.sqrt((keys**2).mean(-1, keepdims=True) + 1e-6)
-    keys = [turned(k, 3 * b, 10000.0, 4) for b, k in enumerate(keys)]
+    keys = [turned(key, s * b, base, 4) for b, key in enumerate(keys)]
     for i in range(20):
-        asks, w = [turned(q, i, 10000.0, 4) for q in (X[i] @ params.U_q).reshape(5, 6)], X[i] @ params.U_w
-        seen = [b for b in range((i + 1) // 3) if there[max(3 * b - 3, 0) : 3 * b + 3].any()]
+        asks, w = [turned(q, i, base, 4) for q in (X[i] @ params.U_q).reshape(sizes)], X[i] @ params.U_w
+        seen = [b for b in range((i + 1) // s) if there[max(s * (b - 1), 0) : s * (b + 1)].any()]
         scores = {b: sum(w[h] * max(q @ keys[b], 0) for h, q in enumerate(asks)) for b in seen}
-        best = sorted(sorted(seen, key=lambda b, s=scores: -s[b])[:3])
+        best = sorted(sorted(seen, key=lambda b, scores=scores: -scores[b])[:k])
         assert [b for b in pullback.lesson.chosen[i] if b >= 0] == best
 
 
