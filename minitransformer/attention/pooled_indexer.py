@@ -5,9 +5,10 @@
     Y_h  = softmax(Q_h [E; C]ᵀ/√d) [E; C] W_o,h                      of the last w rows of C, of the k complete blocks that
                                                                      query i wants most, the same for all heads, and a sink
 
-In P one softmax runs over all 2s tokens, for each channel by itself. A token has a row a for the block behind its own, and a row
-e for its own; the first block has none before it. The choice is constant, and the indexer learns from a loss of its own, as in
-selected/indexer.py. What it reads, the tokens, are constants to it.
+A token has a row a for the block behind its own and a row e for its own, [a | e] = X W_e, and so two rows of logits, X W_z. P is
+one softmax over all 2s tokens, for each channel by itself, of these logits and of a β for each place; the first block has none
+before it. The choice is constant, and the indexer learns from a loss of its own, as in selected/indexer.py. The tokens that it
+reads are constants to it.
 """
 
 from functools import cached_property
@@ -188,8 +189,9 @@ class PooledIndexer(PooledLayer):
     """Short blocks, each pooled with the one before it, of which an indexer chooses those that a query sees; and the last tokens.
 
     chosen       k blocks for each query, the same ones for all heads; 512 in DeepSeek-V4-Flash, where a block has 4 tokens
-    small        H_I, heads of the indexer; narrow: d_I, their width, of which as many channels are turned as of a row
-    weight       what the indexer's loss is multiplied by
+    small        H_I, heads of the indexer, 2 by default
+    narrow       d_I, their width, 8 by default, of which as many channels are turned as of a row
+    weight       what the indexer's loss is multiplied by, 1 by default
     block, window, head_width, rotary, base    as in `Pooled`
 
     The loss is KL(p_i ‖ softmax I_i) over the chosen blocks, with p_i what the heads give to them, sinks left out, as in
@@ -198,8 +200,9 @@ class PooledIndexer(PooledLayer):
 
     source       DeepSeek-AI 2026 (DeepSeek-V4), its compressed sparse attention, equations 9 to 17. There queries, the indexer's
                  too, come from a latent
-    cost         O(n (w + k) d) for each head, O(n² H_I d_I / s) to score the blocks. Keeps w + n/s rows for all heads, and n/s
-                 of the indexer. Always causal
+    cost         O(n (w + k) d) for each head, O(n² H_I d_I / s) to score the blocks. To learn it remembers the keys that each
+                 query has chosen, O(n k d_I) numbers. A state has w + n/s rows for all heads, and n/s of the indexer. Always
+                 causal
     raises       ValueError as `Pooled`, and for an indexer of fewer than two channels
     """
 
@@ -354,7 +357,7 @@ def pooled(
     """The layer that "pooled" names in a model, or "pooled:block=4,chosen=16": one whose queries choose among the blocks.
 
     chosen                  as in `PooledIndexer`; None for `Pooled`, where all complete blocks are seen
-    small, narrow, weight   of the indexer
+    small, narrow, weight   of the indexer; None for those that `PooledIndexer` has by default
     raises                  ValueError for an option of the indexer where nothing is chosen
     """
     own = {"chosen": chosen, "small": small, "narrow": narrow, "weight": weight}

@@ -159,7 +159,7 @@ class LongRoPE:
 
     There is a list for texts longer than L₀, and one for all others. So the frequencies change when a text outgrows L₀, also
     for its earlier rows, and keys that were turned before can't be kept.
-    factor    s; the search is not part of this
+    factor    s, which here makes the magnitude alone: the lists come from a search, which is no part of the book
     trained   L₀ > 1, the length in training
     long      λ_f in a longer text, a number for each pair
     short     λ_f up to L₀; None for ones
