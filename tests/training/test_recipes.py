@@ -44,6 +44,7 @@ def test_a_batch_is_cut_in_two_if_it_can_be_and_where_it_pays(tier):
         assert parts_of(6, LARGE - 1) == (1 if tier == "micro" else 2)
         for context, parts in ((LARGE // 4, 2), (LARGE // 4 - 1, 1 if tier == "micro" else 2)):
             assert language_model(**SMALL, context=context)[1].parts == parts
+        assert date_translator(**{**SMALL, "batch": 400})[1].parts == 2, "dates of ten characters"
 
 
 def test_what_is_usually_trained_begins_with_its_seed():
@@ -54,7 +55,7 @@ def test_what_is_usually_trained_begins_with_its_seed():
             return rng.random(1).astype(dtype)
 
     class Nothing:
-        data, length = {}, 1  # noqa: RUF012
+        data, length = {}, 1
 
         def batch(self, size, rng):
             return (np.zeros(size),)
