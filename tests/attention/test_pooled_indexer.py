@@ -384,6 +384,8 @@ def test_what_does_not_fit_is_refused():
         chosen_rows_attention(Q, C, E.astype(np.float32), sink, chosen, window=W)
     with pytest.raises(ValueError, match="beta: 3 rows, but there is one for each place in two blocks"):
         pool_pairs(C, C, np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="beta: 0 rows, but there is one for each place in two blocks"):
+        pool_pairs(C, C, np.zeros((0, 2)))
     with pytest.raises(ValueError, match="C: rows of width 4 should be 8 wide"):
         pool_pairs(C, C, np.zeros((4, 4)))
     layer = LAYERS["small"]

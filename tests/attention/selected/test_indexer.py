@@ -10,6 +10,7 @@ import minitransformer as mt
 from minitransformer import check_pullback, random_like
 from minitransformer.attention import MultiHeadAttention, dot_product_attention, padding_mask
 from minitransformer.attention.selected import Indexer, index_loss, index_scores
+from minitransformer.attention.selected.indexer import lesson, most_wanted
 from minitransformer.data.text import Text
 from minitransformer.models import LanguageModel
 from minitransformer.positions import ALiBi
@@ -121,6 +122,16 @@ def test_the_weights_of_its_heads_change_the_order():
     assert (weighted != plain).any()
 
 
+def test_one_query_chooses_among_those_that_it_may(tier):
+    """As many do, of whom it is the last."""
+    Q, K, w = heads(5, 3)[0], heads(6)[1][:, 0], heads(7, 3)[0].swapaxes(1, 2)[..., 0].copy()
+    among = np.arange(N) % 3 > 0
+    whole = most_wanted(Q, w, K, K_CHOSEN, np.array([N, N, N]), among[None])
+    chosen = most_wanted(Q[:, :, -1:], w[:, -1:], K, K_CHOSEN, np.array([N]), among[None])
+    assert among[chosen].all()
+    np.testing.assert_array_equal(chosen, whole[:, -1:])
+
+
 # --------------------------------------------------------------------------------------------- its own loss
 
 
@@ -141,6 +152,22 @@ def test_gradients_of_scores_and_of_the_loss():
     value, pullback = index_loss(perfect, p, sees)
     assert abs(value) < 1e-12, "scores that are ln p, up to a constant"
     assert np.abs(pullback(1.0)).max() < 1e-12
+
+
+def test_a_query_that_gives_nothing_to_what_it_has_chosen_teaches_nothing():
+    """Its weights are zeros if what it sees besides is far larger. The mean leaves it out, like a query that is not there."""
+    Q, K, w = heads(8)[0], heads(9)[1][:, 0], heads(10)[0].swapaxes(1, 2)[..., 0].copy()
+    rng = np.random.default_rng(11)
+    chosen = np.broadcast_to(np.array([0, 2, 5, 7]), (B, N, 4)).copy()
+    weights, there = rng.random((B, N, 4)), np.arange(N) % 4 > 0
+    zeros = np.where(there[:, None], weights, 0)
+    (loss, pullback), (same, known) = (
+        lesson(Q, K, w, chosen, zeros),
+        lesson(Q, K, w, chosen, weights, np.broadcast_to(there, (B, N))),
+    )
+    assert loss == pytest.approx(same, rel=1e-12)
+    for G, wanted in zip(pullback(1.0), known(1.0), strict=True):
+        np.testing.assert_allclose(G, wanted, rtol=1e-12)
 
 
 def test_the_indexer_learns_from_its_loss_alone_and_the_model_from_its_own():
