@@ -327,16 +327,16 @@ class PooledIndexer(PooledLayer):
         rows, Z, rows_i, Z_i = (
             np.concatenate(pair, -2) for pair in zip((state.E, state.Z, state.E_i, state.Z_i), new, strict=True)
         )
-        blocks, small, begun = state.blocks, state.small, min(known, 1)  # begun: of these rows, one block is known
-        if (over := rows.shape[-2] // s) > begun:
-            first, upto = (known - begun) * s, slice(0, over * s)
+        blocks, small, old = state.blocks, state.small, min(known, 1)  # old: how many blocks of these rows are known
+        if (complete := rows.shape[-2] // s) > old:
+            first, upto = (known - old) * s, slice(0, complete * s)
             E, _ = pool_pairs(rows[..., upto, :], Z[..., upto, :], params.beta)
             E, _ = self._placed(E, params.gamma_e, self.rotate, first)
             K_i, _ = pool_pairs(rows_i[..., upto, :], Z_i[..., upto, :], params.beta_i)
             K_i, _ = self._placed(K_i, params.gamma_i, self.rotate_small, first)
-            E, K_i = E[..., None, begun:, :], K_i[..., begun:, :]
+            E, K_i = E[..., None, old:, :], K_i[..., old:, :]
             blocks, small = blocks.extended(E, E[..., :0]), small.extended(K_i, K_i[..., :0])
-            rows, Z, rows_i, Z_i = (X[..., (over - 1) * s :, :].copy() for X in (rows, Z, rows_i, Z_i))
+            rows, Z, rows_i, Z_i = (X[..., (complete - 1) * s :, :].copy() for X in (rows, Z, rows_i, Z_i))
         recent = state.recent.extended(C, C[..., :0])
         return PooledIndexerState(recent, blocks, small, rows, Z, rows_i, Z_i, state.length + C.shape[-2])
 
