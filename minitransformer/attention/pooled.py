@@ -315,4 +315,6 @@ class Pooled(PooledLayer):
         """Raise ValueError unless all parts of a state are of the same tokens."""
         there = state.blocks.length * self.block + state.E.shape[-2]
         if {there, state.recent.length} != {state.length} or state.Z.shape[-2] != state.E.shape[-2]:
-            raise ValueError(f"state: blocks and rows of {there} tokens do not belong to {state.length} tokens")
+            raise ValueError(
+                f"state: blocks, last rows and what waits for its block should all be of {state.length} tokens"
+            )

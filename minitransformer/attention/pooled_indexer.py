@@ -346,7 +346,9 @@ class PooledIndexer(PooledLayer):
         there = max(known - 1, 0) * self.block + waiting
         alike = {X.shape[-2] for X in (state.Z, state.E_i, state.Z_i)} == {waiting} and state.small.length == known
         if {there, state.recent.length} != {state.length} or not alike:
-            raise ValueError(f"state: blocks and rows of {there} tokens do not belong to {state.length} tokens")
+            raise ValueError(
+                f"state: blocks, last rows and what waits for its block should all be of {state.length} tokens"
+            )
 
 
 def pooled(

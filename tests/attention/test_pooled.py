@@ -352,11 +352,11 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="pooled has no queries and keys"):
         LanguageModel(width=24, heads=3, attention="pooled", positions="rope")
     _, state = layer.step(some(layer), np.zeros((2, 5, 24)))
-    with pytest.raises(ValueError, match="state: blocks and rows of 5 tokens do not belong to 6 tokens"):
+    with pytest.raises(ValueError, match=r"state: blocks, last rows and what waits .* should all be of 6 tokens"):
         layer.step(some(layer), np.zeros((2, 1, 24)), state._replace(length=6))
     _, longer = layer.step(some(layer), np.zeros((2, 1, 24)), state)
     for other in (state._replace(recent=longer.recent), state._replace(Z=state.Z[:, :1])):
-        with pytest.raises(ValueError, match="state: blocks and rows of 5 tokens do not belong to 5 tokens"):
+        with pytest.raises(ValueError, match=r"state: blocks, last rows and what waits .* should all be of 5 tokens"):
             layer.step(some(layer), np.zeros((2, 1, 24)), other)
 
 

@@ -398,7 +398,9 @@ def test_what_does_not_fit_is_refused():
         state._replace(small=longer.small),
         state._replace(length=9),
     ):
-        with pytest.raises(ValueError, match="state: blocks and rows of 8 tokens do not belong to"):
+        with pytest.raises(
+            ValueError, match=r"state: blocks, last rows and what waits .* should all be of [89] tokens"
+        ):
             layer.step(some(layer), np.zeros((2, 1, 24)), other)
 
 
