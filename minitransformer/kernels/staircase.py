@@ -29,7 +29,7 @@ def three_loops(Q, K, V):
 
 
 def tiles_in_numpy(Q, K, V, rows=256, keys=512):
-    """The online softmax in NumPy: of the keys so far it keeps top and total, and y, their sum of values."""
+    """The online softmax in NumPy: of the keys so far it keeps top, total and y."""
     Y = np.empty((len(Q), V.shape[1]), Q.dtype)
     Q = Q * Q.dtype.type(1 / math.sqrt(Q.shape[1]))
     for i in range(0, len(Q), rows):

@@ -11,6 +11,8 @@ from minitransformer.positions.registry import head_width_of
 from minitransformer.registry import name_of
 from minitransformer.typing import Array
 
+INSTEAD = "; positions at the embeddings go with it, such as 'sinusoidal'"
+
 
 def mixer_of(
     attention: Any, encoding: Encoding | None, *, width: int, heads: int, groups: int | None, longest: int,
@@ -28,8 +30,10 @@ def mixer_of(
         own = head_width is not None and not isinstance(part, MultiHeadAttention)
         if encoding is not None or groups is not None or own:
             what = "head_width" if groups is None else "groups"
-            what = what if encoding is None else f"positions: {name_of(encoding, IN_ATTENTION)}"
-            raise ValueError(f"{what}: {name_of(part, ATTENTIONS)} {part.unplaced}")
+            what, instead = (
+                (what, "") if encoding is None else (f"positions: {name_of(encoding, IN_ATTENTION)}", INSTEAD)
+            )
+            raise ValueError(f"{what}: {name_of(part, ATTENTIONS)} {part.unplaced}{instead}")
         return part
     rotate = None
     if encoding is not None and encoding.acts_on == ("queries and keys",):
@@ -46,7 +50,7 @@ def _with_scores(core: Core, encoding: Encoding) -> Core:
     name = f"positions: {name_of(encoding, IN_ATTENTION)}"
     if not core.places:
         acts = f"{name} acts on the {' and the '.join(encoding.acts_on)}"
-        raise ValueError(f"{acts}, and {name_of(core, ATTENTIONS)} {core.unplaced}")
+        raise ValueError(f"{acts}, and {name_of(core, ATTENTIONS)} {core.unplaced}{INSTEAD}")
     if core.encoding is not None:
         raise ValueError(f"{name} and {name_of(core.encoding, IN_ATTENTION)} would both make the scores")
     return replace(core, encoding=encoding)  # type: ignore[type-var]

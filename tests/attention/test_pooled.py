@@ -349,7 +349,7 @@ def test_what_does_not_fit_is_refused():
         layer(some(layer), np.zeros((2, 5, 24)), causal=False)
     with pytest.raises(ValueError, match="the tokens, which are all that it can hide"):
         layer(some(layer), np.zeros((2, 5, 24)), mask=np.ones((5, 5), bool))
-    with pytest.raises(ValueError, match="pooled has no queries and keys"):
+    with pytest.raises(ValueError, match=r"pooled has no queries and keys.*at the embeddings.* such as 'sinusoidal'"):
         LanguageModel(width=24, heads=3, attention="pooled", positions="rope")
     _, state = layer.step(some(layer), np.zeros((2, 5, 24)))
     with pytest.raises(ValueError, match=r"state: blocks, last rows and what waits .* should all be of 6 tokens"):
