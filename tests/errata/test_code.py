@@ -20,6 +20,7 @@ from minitransformer.attention import (
     sparse,
 )
 from minitransformer.attention.merge import merge
+from minitransformer.attention.selected.indexer import index_scores, most_wanted
 from minitransformer.functional import layer_norm, softmax
 
 pytestmark = pytest.mark.usefixtures("definitions")
@@ -379,6 +380,28 @@ def test_rows_of_blocks_that_are_not_over():
     E = C.reshape(-1, block, 5).mean(1)
     held, _ = pooled_attention(Q[None], C, E, block=block, window=window)
     assert np.allclose(held[0], read(C, False), rtol=1e-12)
+
+
+def test_a_choice_among_blocks_that_are_not_over():
+    """huggingface/transformers, modular_deepseek_v4.py, 02356fe.
+
+    does     An indexer takes its k best blocks out of those of the whole text.
+    holds    Out of those whose last token is past: chapter 18, most_wanted.
+    wrong    Most queries see a block of later tokens, and a change of the last token changes what early ones choose.
+    """
+    n, block, k, rng = 24, 4, 2, np.random.default_rng(0)
+    Q, w, K = rng.standard_normal((6, n, 5)), rng.standard_normal((n, 6)), rng.standard_normal((n // block, 5))
+    changed, ends = K.copy(), np.arange(1, n + 1) // block
+    changed[-1] *= -3
+
+    def free(K):
+        return np.sort(np.argsort(-index_scores(Q, K, w)[0], -1)[:, :k], -1)
+
+    assert (free(K) >= ends[:, None]).any(1).mean() > 0.5
+    assert (free(K) != free(changed))[: n // 2].any()
+    held = most_wanted(Q, w, K, k, ends)
+    assert (held < ends[:, None]).all()
+    assert np.array_equal(held[:-1], most_wanted(Q, w, changed, k, ends)[:-1])
 
 
 def test_the_chapter_names_what_was_read(root):
