@@ -130,7 +130,7 @@ SEARCHED = LongRoPE(4.0, 100, long=(1.0, 1.5, 4.0, 9.0), short=(1.0, 1.0, 1.25, 
 
 
 def test_longrope_has_a_list_for_each_side_of_the_trained_length():
-    """Lists of 1, s, … are the others; without a list for short texts these are as they were, but for the magnitude."""
+    """A list of equal numbers is position interpolation. Without one for short texts these turn as before, with the magnitude."""
     plain = rope_frequencies(8, 1e4)
     for s in (1.0, 1.3, 4.0):
         theta, magnitude = LongRoPE(s, 100, long=(s, s, s, s))(8, 1e4, 101)
