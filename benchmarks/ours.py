@@ -211,11 +211,11 @@ def training_step() -> Job:
     return job
 
 
-def generate() -> Job:
-    """Continue a prompt of 16 bytes, with keys and values kept."""
+def generate(attention: str) -> Job:
+    """Continue a prompt of 16 bytes, with the states of the blocks kept."""
     from minitransformer.models import LanguageModel, generate
 
-    model = LanguageModel(**MODEL)
+    model = LanguageModel(**MODEL, attention=attention)
     params = model.init(np.random.default_rng(0))
 
     def job() -> None:

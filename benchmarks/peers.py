@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.rows import BATCH, BLOCK, MODEL, STEPS, WINDOW, arrays, bigbird, features, pairs, unit, visible
+from benchmarks.peers_model import generate_eager, training_step_compile, training_step_eager  # noqa: F401
+from benchmarks.rows import BLOCK, WINDOW, arrays, bigbird, features, pairs, unit, visible
 
 Job = Callable[[], Any]
 
@@ -356,96 +356,7 @@ def delta_rule_chunk64(n: int, backward: bool) -> Job:
     return _delta(attend, n, backward)
 
 
-# ------------------------------------------------------------------------------------- a small language model
-
-
 def linear_layer_eager(n: int, D: int, E: int, backward: bool) -> Job:
     """A linear layer; our weights are (D, E), as in the book."""
     X, W, dY = arrays((n, D), (D, E), (n, E))
     return _timed(torch.matmul, X, W, dY=dY if backward else None)
-
-
-class Block(nn.Module):
-    """Pre-norm; the three projections of attention are one product."""
-
-    def __init__(self, D: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(D), nn.LayerNorm(D)
-        self.qkv, self.out = nn.Linear(D, 3 * D), nn.Linear(D, D)
-        self.up, self.down = nn.Linear(D, 4 * D), nn.Linear(4 * D, D)
-
-    def forward(self, X: torch.Tensor, past: torch.Tensor | None = None, first: int = 0) -> torch.Tensor:
-        """With a past, (2, batch, H, context, d): X holds the tokens from `first` on, and the past is filled in."""
-        Q, K, V = self.qkv(self.norm1(X)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        if past is not None:
-            last = first + X.shape[1]
-            past[0, :, :, first:last], past[1, :, :, first:last] = K, V
-            K, V = past[:, :, :, :last]
-        X = X + self.out(sdpa(Q, K, V, is_causal=X.shape[1] > 1).transpose(1, 2).flatten(2))
-        return X + self.down(F.gelu(self.up(self.norm2(X)), approximate="tanh"))
-
-
-class Model(nn.Module):
-    """The same model as ours: tied embeddings, sinusoidal positions."""
-
-    def __init__(self, vocabulary: int, context: int, width: int, depth: int, heads: int) -> None:
-        super().__init__()
-        self.E = nn.Parameter(torch.randn(vocabulary, width) / math.sqrt(width))
-        angles = torch.arange(context)[:, None] * 10000.0 ** (-torch.arange(0, width, 2) / width)
-        self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
-        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(depth)])
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, tokens: torch.Tensor, past: torch.Tensor | None = None, first: int = 0) -> torch.Tensor:
-        """Logits."""
-        X = math.sqrt(self.E.shape[1]) * F.embedding(tokens, self.E) + self.positions[first : first + tokens.shape[1]]
-        for number, block in enumerate(self.blocks):
-            X = block(X, None if past is None else past[number], first)
-        return self.norm(X) @ self.E.T
-
-
-def _training(compiled: bool) -> Job:
-    torch.manual_seed(0)
-    model = Model(**MODEL)
-    optimiser = torch.optim.AdamW(model.parameters(), 3e-4, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
-    predict = torch.compile(model) if compiled else model
-    tokens = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (BATCH, MODEL["context"] + 1)))
-
-    def job() -> None:
-        optimiser.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(predict(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        loss.item()
-
-    return job
-
-
-def training_step_eager() -> Job:
-    """As it is."""
-    return _training(False)
-
-
-def training_step_compile() -> Job:
-    """Through torch.compile."""
-    return _training(True)
-
-
-def generate_eager() -> Job:
-    """Keys and values are written into arrays that were made beforehand."""
-    torch.manual_seed(0)
-    model = Model(**MODEL)
-    shape = (MODEL["depth"], 2, 1, MODEL["heads"], MODEL["context"], MODEL["width"] // MODEL["heads"])
-
-    @torch.inference_mode()
-    def job() -> None:
-        past, tokens, first = torch.zeros(shape), torch.arange(16)[None], 0
-        for _ in range(STEPS):
-            P = model(tokens, past, first)[:, -1].softmax(-1)
-            first += tokens.shape[1]
-            tokens = torch.multinomial(P, 1)
-            tokens.item()
-
-    return job

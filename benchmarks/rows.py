@@ -178,7 +178,11 @@ def _attention() -> list[Row]:
 
 def _decoding() -> list[Row]:
     queries = [Row("one_query", {"n": n}, ("sdpa",), quick=n == 4096, tokens=1) for n in (1024, 4096, 16384)]
-    return [*queries, Row("generate", {}, ("eager",), quick=True, tokens=STEPS)]
+    kinds = ("softmax", "linear", "latent", "differential", "forgetting")
+    return [
+        *queries,
+        *(Row("generate", {"attention": kind}, ("eager",), quick=True, tokens=STEPS) for kind in kinds),
+    ]
 
 
 def _sparse() -> list[Row]:
