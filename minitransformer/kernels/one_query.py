@@ -67,18 +67,20 @@ def differ_one(Q, K, V, keys, values, m, lambda_, left, gain, eps, scale):
     return both.reshape(heads, 1, d)
 
 
-def _rooms(past: Any, heads: tuple[int, ...], *widths: int) -> tuple[Any, Array, Array] | None:
+def _rooms(past: Any, heads: tuple[int, ...], width: int, value_width: int) -> tuple[Any, Array, Array] | None:
     """The state with room for one row more, and its keys and values as (B, room, width); None if it is not of such heads.
 
     None also if it is long, so that several threads should read it.
     """
-    shapes = tuple((*X.shape[:-2], X.shape[-1], X.flags.carray) for X in (past.K, past.V))
-    if shapes != tuple((*heads, width, True) for width in widths):
+    K, V, B = past.K, past.V, math.prod(heads)
+    room = K.shape[-2]
+    if (K.shape, V.shape) != ((*heads, room, width), (*heads, room, value_width)):
         return None
-    if math.prod(heads) * (past.length + 1) * max(widths) > LONG:
+    if not (K.flags.carray and V.flags.carray) or B * (past.length + 1) * max(width, value_width) > LONG:
         return None
     longer = past.with_room(1)
-    return longer, *(X.reshape(math.prod(heads), *X.shape[-2:]) for X in (longer.K, longer.V))
+    room = longer.K.shape[-2]
+    return longer, longer.K.reshape(B, room, width), longer.V.reshape(B, room, value_width)
 
 
 def fade_and_attend(
@@ -106,7 +108,8 @@ def attend_and_differ(
     if not fits or (rooms := _rooms(past, (*batch, H // 2), 2 * d, 2 * d)) is None:
         return None
     longer, *buffers = rooms
-    q, k, v = (for_reading(X.reshape(math.prod(V.shape[:-2]), 1, d)) for X in (Q, K, V))
+    size = math.prod(V.shape[:-2]), 1, d
+    q, k, v = (for_reading(X.reshape(size)) for X in (Q, K, V))
     number = V.dtype.type
     numbers = longer.length, number(lambda_), number(left), for_reading(gain), eps, max(d, 1) ** -0.5
     return differ_one(q, k, v, *buffers, *numbers).reshape(V.shape), longer
