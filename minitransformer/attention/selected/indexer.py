@@ -51,8 +51,8 @@ class IndexScoresPullback(Pullback):
     def __call__(self, dI: Array) -> tuple[Array, Array, Array]:
         dI = self.scale * dI[..., None, :, :]
         dw = (dI * self.R).sum(-1).mT
-        dS = np.where(self.R > 0, self.w.mT[..., None] * dI, dI.dtype.type(0))
-        return dS @ self.K[..., None, :, :], (dS.mT @ self.Q).sum(-3), dw
+        dS = as_one_axis(np.where(self.R > 0, self.w.mT[..., None] * dI, dI.dtype.type(0)), -3, -1)
+        return (dS @ self.K).reshape(self.Q.shape), dS.mT @ as_one_axis(self.Q, -3, -1), dw
 
 
 @checked
@@ -69,7 +69,8 @@ def index_scores(
     """
     one_dtype(Q=Q, K=K, w=w)
     scale = Q.dtype.type(scale_for(Q.shape[-3] * Q.shape[-1]))
-    R = np.maximum(Q @ K[..., None, :, :].mT, 0)
+    S = as_one_axis(Q, -3, -1) @ K.mT  # the heads have the same keys, so their queries are the rows of one product
+    R = np.maximum(S, 0).reshape(*Q.shape[:-1], K.shape[-2])
     return scale * (w.mT[..., None] * R).sum(-3), IndexScoresPullback(Q, K, w, R, scale)
 
 
