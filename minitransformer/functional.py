@@ -1,7 +1,8 @@
 """The small differentiable functions that every model is made of.
 
-Each returns `(Y, pullback)`. Arrays carry any number of batch axes in front; the last axis is the one a function
-works along. Two or three lines over each pullback say where its gradient comes from; chapters 00 to 03 derive them.
+Each returns `(Y, pullback)`, and `affine` and `normed` give Y alone. Arrays carry any number of batch axes in front; the
+last axis is the one a function works along. Two or three lines over each pullback say where its gradient comes from;
+chapters 00 to 03 derive them.
 """
 
 import functools
@@ -153,8 +154,8 @@ def tanh(X: Float[Array, "..."]):
 @checked
 def silu(X: Float[Array, "..."]):
     """x σ(x), entry by entry, elsewhere called swish; the slope is σ (1 + x (1 − σ))."""
-    half = (0.5 * (1 + np.tanh(0.5 * X))).astype(X.dtype)
-    return X * half, PointwisePullback(half * (1 + X * (1 - half)))
+    gate, _ = sigmoid(X)
+    return X * gate, PointwisePullback(gate * (1 + X * (1 - gate)))
 
 
 @checked
@@ -355,7 +356,10 @@ def glu(
 
 
 _GATE_FUNCTIONS = {
-    **{"sigmoid": sigmoid, "relu": relu, "gelu": gelu, "silu": silu},
+    "sigmoid": sigmoid,
+    "relu": relu,
+    "gelu": gelu,
+    "silu": silu,
     "none": lambda A: (A, UnchangedPullback()),
 }
 
@@ -530,8 +534,7 @@ def cross_entropy(
     Divide by ln 2 for bits. If no position is allowed the loss is zero.
     raises   ValueError for a target outside the vocabulary
     """
-    if targets.size and not (0 <= targets.min() and targets.max() < logits.shape[-1]):
-        raise ValueError(f"targets: {targets.min()} … {targets.max()} is not within 0 … {logits.shape[-1] - 1}")
+    refuse_unknown(targets, logits.shape[-1], "targets")
     weight = np.ones(targets.shape, logits.dtype) if mask is None else mask.astype(logits.dtype)
     weight /= max(weight.sum(), 1)
     if loops := loops_in("norms_and_loss"):
