@@ -56,6 +56,12 @@ def uniform(rng: np.random.Generator, shape: tuple[int, ...], dtype: type) -> Ar
     return rng.uniform(-1, 1, shape).astype(dtype) * dtype(math.sqrt(3 / shape[-2]))
 
 
+def outer_sum(X: Array, dY: Array) -> Array:
+    """Σ x_rᵀ dy_r over all rows of all samples, (…, D) and (…, E) to (D, E): the gradient of W in Y = X W."""
+    rows = tuple(range(X.ndim - 1))
+    return np.tensordot(X, dY, (rows, rows))
+
+
 def scale_for(d: int, given: float | None = None) -> float:
     """The factor for scores ⟨q, k⟩ of vectors of width d: the scale that is given, or 1/√d (1 if d is 0).
 

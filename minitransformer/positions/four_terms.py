@@ -20,8 +20,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype, scale_for
-from minitransformer.positions.shaw import by_clipped_offset, sum_by_clipped_offset, sum_over_rows
+from minitransformer.arrays import one_dtype, outer_sum, scale_for
+from minitransformer.positions.shaw import by_clipped_offset, sum_by_clipped_offset
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
@@ -90,11 +90,11 @@ class FourTermsPullback(Pullback):
         if "cp" in self.terms:
             dT = self._by_row_back(dS)
             dQ += dT @ P_k
-            dP_k += sum_over_rows(dT, Q)
+            dP_k += outer_sum(dT, Q)
         if "pc" in self.terms:
             dT = self._by_row_back(dS.mT)
             dK += dT @ P_q
-            dP_q += sum_over_rows(dT, K)
+            dP_q += outer_sum(dT, K)
         if "pp" in self.terms:
             dT = dS.sum(tuple(range(dS.ndim - 2)))
             if self.relative:
@@ -111,7 +111,7 @@ class FourTermsPullback(Pullback):
         U_k = self.W_k if self.U_k is None else self.U_k
         dX = dQ @ self.W_q.T + dK @ self.W_k.T
         dP = dP_q @ U_q.T + dP_k @ U_k.T
-        dW_q, dW_k = sum_over_rows(self.X, dQ), sum_over_rows(self.X, dK)
+        dW_q, dW_k = outer_sum(self.X, dQ), outer_sum(self.X, dK)
         dU_q, dU_k = self.P.T @ dP_q, self.P.T @ dP_k
         if self.U_q is None:
             dW_q += dU_q

@@ -13,12 +13,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import scale_for
+from minitransformer.arrays import outer_sum, scale_for
 from minitransformer.checks import frozen
 from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import by_offset, sum_by_index, sum_by_offset
 from minitransformer.positions.encoding import ScoreEncoding, offsets
-from minitransformer.positions.shaw import by_clipped_offset, heads_are, sum_by_clipped_offset, sum_over_rows
+from minitransformer.positions.shaw import by_clipped_offset, heads_are, sum_by_clipped_offset
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array
@@ -123,7 +123,7 @@ class QueryKeyScoresPullback(Pullback):
         dQ, dK = self.content(dS)
         dR = s * sum_by_clipped_offset(dS, k)
         dC = s * sum_by_clipped_offset(dS.mT, k)[..., ::-1]  # seen from the key, the offset has the other sign
-        da = sum_over_rows(dR, self.content.Q) + sum_over_rows(dC, self.content.K)
+        da = outer_sum(dR, self.content.Q) + outer_sum(dC, self.content.K)
         return da, dQ + dR @ self.a, dK + dC @ self.a
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import one_dtype, outer_sum
 from minitransformer.checks import frozen
 from minitransformer.functional import AggregatePullback, ScoresPullback, aggregate, scores
 from minitransformer.positions.encoding import PlainAggregatePullback, ScoreEncoding, refuse_other_width
@@ -60,12 +60,6 @@ def sum_by_clipped_offset(dS: Array, k: int) -> Array:
     return dR
 
 
-def sum_over_rows(dY: Array, X: Array) -> Array:
-    """Σ dY_rᵀ X_r over the rows of all samples and heads: the gradient of W in Y = X Wᵀ."""
-    rows = tuple(range(X.ndim - 1))
-    return np.tensordot(dY, X, (rows, rows))
-
-
 def heads_are(width: int, a: Array, **rows: Array) -> None:
     """Raise ValueError for heads of another width than this, and TypeError for those of another dtype than the table a."""
     one_dtype(a=a, **rows)
@@ -92,7 +86,7 @@ class ShawScoresPullback(Pullback):
         a_k, a_v = self.params
         dQ, dK = self.content(dS)
         dR = self.content.scale * sum_by_clipped_offset(dS, len(a_k) // 2)
-        dparams = ShawParams(sum_over_rows(dR, self.content.Q), None if a_v is None else np.zeros_like(a_v))
+        dparams = ShawParams(outer_sum(dR, self.content.Q), None if a_v is None else np.zeros_like(a_v))
         return dparams, dQ + dR @ a_k, dK
 
 
@@ -106,7 +100,7 @@ class ShawAggregatePullback(Pullback):
     def __call__(self, dY: Array) -> tuple[ShawParams, Array, Array]:
         dA, dV = self.content(dY)
         dT = dY @ self.a_v.T
-        dparams = ShawParams(np.zeros_like(self.a_v), sum_over_rows(self.T, dY))
+        dparams = ShawParams(np.zeros_like(self.a_v), outer_sum(self.T, dY))
         return dparams, dA + by_clipped_offset(dT, dA.shape[-1]), dV
 
 

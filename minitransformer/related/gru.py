@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import uniform
+from minitransformer.arrays import outer_sum, uniform
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear, sigmoid
 from minitransformer.pullback import Pullback
-from minitransformer.related.rnn import first_state, outer_sum
+from minitransformer.related.rnn import first_state
 from minitransformer.typing import Array, Float, checked
 
 

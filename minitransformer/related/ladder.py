@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import refuse_indivisible, uniform
+from minitransformer.arrays import outer_sum, refuse_indivisible, uniform
 from minitransformer.attention import dot_product_attention, merge_heads, split_heads
 from minitransformer.attention.around import AroundAttention
 from minitransformer.checks import frozen
@@ -29,7 +29,6 @@ from minitransformer.functional import LinearPullback, PointwisePullback, linear
 from minitransformer.positions.absolute import LearnedPositions
 from minitransformer.pullback import Layer, Pullback
 from minitransformer.related.gru import GRU, UnrolledGRU
-from minitransformer.related.rnn import outer_sum
 from minitransformer.typing import Array, Float, checked
 
 # ------------------------------------------------------------------------------------- 3: free the weights

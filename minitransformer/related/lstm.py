@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import one_dtype, outer_sum
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear, sigmoid
 from minitransformer.pullback import Pullback
-from minitransformer.related.rnn import RNN, RNNParams, first_state, outer_sum
+from minitransformer.related.rnn import RNN, RNNParams, first_state
 from minitransformer.typing import Array, Float, checked
 
 

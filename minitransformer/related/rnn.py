@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype, uniform
+from minitransformer.arrays import one_dtype, outer_sum, uniform
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.pullback import Pullback
@@ -15,11 +15,6 @@ def first_state(X: Array, width: int, h_0: Array | None) -> Array:
     """The state before the first token: the one given, or zeros. Raises TypeError for one of another dtype than X."""
     one_dtype(X=X, h_0=h_0)
     return np.zeros((*X.shape[:-2], width), X.dtype) if h_0 is None else h_0
-
-
-def outer_sum(X: Array, da: Array) -> Array:
-    """Σ x_iᵀ da_i over tokens and batch: the gradient of W in a = x W."""
-    return X.reshape(-1, X.shape[-1]).T @ da.reshape(-1, da.shape[-1])
 
 
 class RNNParams(NamedTuple):

@@ -4,12 +4,11 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import uniform
+from minitransformer.arrays import outer_sum, uniform
 from minitransformer.checks import frozen
 from minitransformer.functional import PointwisePullback, tanh
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import Range
-from minitransformer.related.rnn import outer_sum
 from minitransformer.typing import Array, Float, checked
 
 
