@@ -104,6 +104,11 @@ def finite(X: Array) -> bool:
         return bool(np.isfinite(np.vdot(X, X)))
 
 
+def zero_if_minus_infinite(X: Array) -> Array:
+    """X, with 0 in place of −∞: a largest score or a ln Σ exp of no keys, from which −∞ − (−∞) would be NaN."""
+    return np.where(np.isneginf(X), X.dtype.type(0), X)
+
+
 def without_the_hidden(Y: Array, weights: Callable[[], Array], V: Array) -> Array:
     """Y = A V, corrected so that a value of weight zero does not count, even if it is NaN: in a matrix product 0 · NaN is NaN.
 

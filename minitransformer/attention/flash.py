@@ -18,7 +18,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_be_for_heads, must_broadcast, one_dtype, scale_for, times, unless_hidden
+from minitransformer.arrays import (
+    must_be_for_heads,
+    must_broadcast,
+    one_dtype,
+    scale_for,
+    times,
+    unless_hidden,
+    zero_if_minus_infinite,
+)
 from minitransformer.attention.masks import causal_mask
 from minitransformer.attention.soft_cap import soft_cap
 from minitransformer.gather_scatter import unbroadcast
@@ -49,14 +57,14 @@ def find(Q: Array, K: Array, V: Array, mask: Array | None, scale: float, cap: fl
     if mask is not None:
         S = np.where(mask, S, S.dtype.type(-np.inf))
     m = S.max(-1, initial=-np.inf)
-    P = np.exp(S - _finite(m)[..., None])
+    P = np.exp(S - zero_if_minus_infinite(m)[..., None])
     return Found(m, P.sum(-1), times(P, V))
 
 
 def join(a: Found, b: Found) -> Found:
     """The findings of both parts, joined: nothing where neither has found anything."""
     M = np.maximum(a.m, b.m)
-    of_a, of_b = (np.exp(part.m - _finite(M)) for part in (a, b))
+    of_a, of_b = (np.exp(part.m - zero_if_minus_infinite(M)) for part in (a, b))
     total = of_a * a.total + of_b * b.total
     return Found(M, total, of_a[..., None] * a.sum + of_b[..., None] * b.sum)
 
@@ -66,11 +74,6 @@ def finish(found: Found) -> tuple[Array, Array]:
     none = found.total == 0
     total = np.where(none, found.total.dtype.type(1), found.total)
     return found.sum / total[..., None], np.where(none, found.m, found.m + np.log(total))
-
-
-def _finite(m: Array) -> Array:
-    """m, with 0 in place of −∞: −∞ − (−∞) would have no value."""
-    return np.where(m == -np.inf, m.dtype.type(0), m)
 
 
 def gradients(
@@ -89,7 +92,7 @@ def gradients(
     """
     s = Q.dtype.type(scale)
     S = (s * Q) @ K.mT
-    A = np.exp(S - _finite(L)[..., None])
+    A = np.exp(S - zero_if_minus_infinite(L)[..., None])
     seen = L[..., None] > -np.inf
     A = np.where(seen if mask is None else mask & seen, A, A.dtype.type(0))
     dS = s * A * (unless_hidden(dY @ V.mT, A) - D[..., None])
@@ -123,7 +126,7 @@ class FlashPullback(Pullback):
             dK[..., keys, :], dV[..., keys, :] = of_K, of_V
         if self.sink is None:
             return dQ, dK, dV
-        weight = np.exp(self.sink[..., None] - _finite(self.L))
+        weight = np.exp(self.sink[..., None] - zero_if_minus_infinite(self.L))
         return dQ, dK, dV, unbroadcast(-(weight * D).sum(-1), self.sink.shape)
 
 

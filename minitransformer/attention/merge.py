@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import one_dtype, zero_if_minus_infinite
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.dot_product import AttentionPullback, dot_product_attention
 from minitransformer.pullback import Pullback
@@ -71,8 +71,7 @@ def partial_attention(
 
 def log_sum_exp(S: Array, axis: int = -1) -> Array:
     """ln Σ exp S along an axis; −∞ where there is nothing to sum, or −∞ alone."""
-    top = S.max(axis, keepdims=True, initial=-np.inf)
-    top = np.where(top == -np.inf, S.dtype.type(0), top)
+    top = zero_if_minus_infinite(S.max(axis, keepdims=True, initial=-np.inf))
     with np.errstate(divide="ignore"):  # ln 0
         return np.log(np.exp(S - top).sum(axis)) + top.squeeze(axis)
 
@@ -103,6 +102,6 @@ def merge(
     """
     one_dtype(Y=Y, L=L)
     whole = log_sum_exp(L, 0)
-    w = np.exp(L - np.where(whole == -np.inf, L.dtype.type(0), whole))
+    w = np.exp(L - zero_if_minus_infinite(whole))
     merged: Any = (w[..., None] * Y).sum(0)
     return (merged, whole), MergePullback(w, Y, merged)

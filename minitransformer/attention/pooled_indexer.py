@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_be_for_heads, one_dtype, refuse_more_queries, uniform
+from minitransformer.arrays import must_be_for_heads, one_dtype, refuse_more_queries, uniform, zero_if_minus_infinite
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.recent import Kept, Recent
@@ -41,11 +41,6 @@ from minitransformer.typing import Array, Bool, Float, Int, checked
 # ----------------------------------------------------------------------------------------------- attention
 
 
-def _finite(L: Array) -> Array:
-    """L, with zeros in place of −∞: where a query sees nothing and the sink is −∞, no weight is left, and e^{−∞ − 0} is 0."""
-    return np.where(np.isneginf(L), L.dtype.type(0), L)
-
-
 class ChosenRowsPullback(AroundAttention):
     """That of attention to chosen keys, whose Y and L know of the sink, L⁺ = ln(e^b + Σ_j e^{S_ij}).
 
@@ -60,7 +55,7 @@ class ChosenRowsPullback(AroundAttention):
     def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array]:
         dQ, dK, dV = self.attention(dY)
         L, D = self.attention.L, np.vecdot(dY, self.attention.Y)
-        db = -(np.exp(self.sink[:, None] - _finite(L)) * D).sum(-1)
+        db = -(np.exp(self.sink[:, None] - zero_if_minus_infinite(L)) * D).sum(-1)
         drows = (dK + dV)[..., 0, :, :]
         return dQ, drows[..., self.blocks :, :], drows[..., : self.blocks, :], unbroadcast(db, self.sink.shape)
 
@@ -101,7 +96,7 @@ def chosen_rows_attention(
     rows = np.concatenate([E, C], -2)[..., None, :, :]
     _, attention = attend_to_chosen(Q, rows, rows, lists, 1, causal=False, weigh=True)
     L = np.logaddexp(attention.L, sink[:, None])
-    share = np.exp(attention.L - _finite(L))  # what is left for the keys
+    share = np.exp(attention.L - zero_if_minus_infinite(L))  # of the keys; the sink has the rest
     Y = share[..., None] * attention.Y
     return Y, ChosenRowsPullback(attention._replace(Y=Y, L=L), sink, count)
 

@@ -12,7 +12,7 @@ opens by more than half where the keys together reach further than b. It is also
 
 import numpy as np
 
-from minitransformer.arrays import must_be_for_heads, must_broadcast, one_dtype
+from minitransformer.arrays import must_be_for_heads, must_broadcast, one_dtype, zero_if_minus_infinite
 from minitransformer.checks import frozen
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback, Tree
@@ -52,8 +52,7 @@ def softmax_with_sink(
     if mask is not None:
         S = np.where(must_broadcast(mask, S.shape), S, S.dtype.type(-np.inf))
     beside = sink[..., None, None]
-    top = np.maximum(S.max(-1, keepdims=True, initial=-np.inf), beside)
-    top = np.where(top == -np.inf, S.dtype.type(0), top)
+    top = zero_if_minus_infinite(np.maximum(S.max(-1, keepdims=True, initial=-np.inf), beside))
     A, a = np.exp(S - top), np.exp(beside - top)
     total = A.sum(-1, keepdims=True) + a
     total = np.where(total == 0, S.dtype.type(1), total)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, scale_for, those_seen
+from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, scale_for, those_seen, zero_if_minus_infinite
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.core import where_it_is, where_seen
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
@@ -179,7 +179,7 @@ class _Sample(NamedTuple):
         top, some = np.zeros((len(starts) - 1, S.shape[1]), S.dtype), np.flatnonzero(np.diff(starts))
         if some.size:
             top[some] = np.maximum.reduceat(S, starts[some].astype(np.intp, copy=False), axis=0)
-        A = np.exp(S - np.where(np.isneginf(top), top.dtype.type(0), top)[i])
+        A = np.exp(S - zero_if_minus_infinite(top)[i])
         total = segment_sums(A, starts)
         A /= np.where(total == 0, total.dtype.type(1), total)[i]
         return A, segment_sums(A[..., None] * V, starts)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, scale_for
+from minitransformer.arrays import as_one_axis, scale_for, zero_if_minus_infinite
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
 from minitransformer.attention.cache.keys_values import KeysValues, WithPast
@@ -232,7 +232,7 @@ class _Part(NamedTuple):
     def A(self, scale: float, L: Array) -> Array:  # noqa: N802
         """The weights exp(S − L) of the slots, (P, rows, slots)."""
         L = L.reshape(len(self.Q), -1)[:, self.rows, None]
-        return np.exp(self.scores(scale) - np.where(np.isneginf(L), L.dtype.type(0), L))
+        return np.exp(self.scores(scale) - zero_if_minus_infinite(L))
 
 
 def attend_to_chosen(
