@@ -128,12 +128,16 @@ class HopfieldPooling:
     count                    learned states
     source                   Ramsauer et al. 2021, their layer HopfieldPooling
     cost                     O((n + count) D²) besides T n count D of the core
+    raises                   ValueError if D is not divisible by H
     """
 
     width: int
     heads: int
     count: Repeats = 1
     hopfield: Hopfield = HOPFIELD
+
+    def __post_init__(self) -> None:
+        refuse_indivisible(self.width, self.heads)
 
     @property
     def association(self) -> HopfieldAssociation:
@@ -182,12 +186,16 @@ class HopfieldLookup:
     count                    learned patterns
     source                   Ramsauer et al. 2021, their layer HopfieldLayer
     cost                     O((n + count) D²) besides T n count D of the core; tokens don't see each other
+    raises                   ValueError if D is not divisible by H
     """
 
     width: int
     heads: int
     count: Repeats = 64
     hopfield: Hopfield = HOPFIELD
+
+    def __post_init__(self) -> None:
+        refuse_indivisible(self.width, self.heads)
 
     @property
     def association(self) -> HopfieldAssociation:

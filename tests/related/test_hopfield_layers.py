@@ -80,8 +80,9 @@ def test_in_a_lookup_tokens_do_not_see_each_other():
 
 
 def test_widths_that_do_not_fit():
-    with pytest.raises(ValueError, match="width: 8 is not divisible into 3 heads"):
-        HopfieldAssociation(8, 3)
+    for kind in (HopfieldAssociation, HopfieldPooling, HopfieldLookup):
+        with pytest.raises(ValueError, match="width: 8 is not divisible into 3 heads"):
+            kind(8, 3)
     empty = HopfieldLookup(8, 2, 0)
     assert not empty(some(empty), rows(2, 3))[0].any()
     pooled, pullback = HopfieldPooling(8, 2, 0)(some(HopfieldPooling(8, 2, 0)), rows(2, 3))
