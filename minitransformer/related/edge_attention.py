@@ -256,6 +256,7 @@ class EdgeAttentionPullback(Pullback):
 def _along(
     kind: int, Q: Array, K: Array, V: Array, a: Array, edges: Edges, mask: Array | None, scale: float
 ) -> tuple[Array, EdgeAttentionPullback]:
+    """Attention along edges with scores of this kind: ADDITIVE, which has no scale, or PRODUCT, which has no a."""
     one_dtype(Q=Q, K=K, V=V, a=a)
     edges = fitting(edges, Q.shape[-2])
     shapes, seen, H = (Q.shape, K.shape, V.shape), _seen(mask, edges, Q.shape), Q.shape[-3]
@@ -263,13 +264,13 @@ def _along(
     known = kind, q * q.dtype.type(scale) if kind == PRODUCT else q, k, v, a.reshape(-1)
     if loops := loops_in("edges"):
         A, Y = loops.forward(*known, SLOPE, edges[1:], seen, H)
-    else:
-        A, Y = np.empty((len(v), edges.number, H), v.dtype), np.empty_like(v)
-        empty = EdgeAttentionPullback(*known, scale, edges, seen, A, shapes)
-        for b, sample in enumerate(empty.samples()):
-            A[b], y = sample.forward()
-            Y[b] = y.reshape(Y[b].shape)
-    return _heads(Y, V.shape), EdgeAttentionPullback(*known, scale, edges, seen, A, shapes)
+        return _heads(Y, V.shape), EdgeAttentionPullback(*known, scale, edges, seen, A, shapes)
+    A, Y = np.empty((len(v), edges.number, H), v.dtype), np.empty_like(v)
+    pullback = EdgeAttentionPullback(*known, scale, edges, seen, A, shapes)
+    for b, sample in enumerate(pullback.samples()):
+        A[b], y = sample.forward()
+        Y[b] = y.reshape(Y[b].shape)
+    return _heads(Y, V.shape), pullback
 
 
 @checked
@@ -316,5 +317,5 @@ def edge_attention(
     returns  Y and a pullback: dQ, dK, dV = pullback(dY)
     raises   as `additive_edge_attention`
     """
-    scale = scale_for(Q.shape[-1], scale)
-    return _along(PRODUCT, Q, K, V, np.zeros(Q.shape[-3::2], Q.dtype), edges, mask, scale)
+    heads, r = Q.shape[-3], Q.shape[-1]
+    return _along(PRODUCT, Q, K, V, np.zeros((heads, r), Q.dtype), edges, mask, scale_for(r, scale))

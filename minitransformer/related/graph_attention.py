@@ -22,21 +22,24 @@ from minitransformer.related.graph import Edges
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class Combined(Pullback):
-    """Heads side by side, or their mean, plus b. In the backward pass each head gets its columns, or 1/H of all."""
+class CombinePullback(Pullback):
+    """Each head gets its columns of dY, or 1/H of all of them; b was added to every row."""
 
     heads: int
     average: bool
 
-    def value(self, Y: Array, b: Array) -> Array:
-        """(*batch, H, n, d) to (*batch, n, width)."""
-        return (Y.mean(-3) if self.average else merge_heads(Y)) + b
-
     def __call__(self, dY: Array) -> tuple[Array, Array]:
-        """dY to those of the heads and of b."""
+        db = as_one_axis(dY, 0, -1).sum(0)
+        if not self.average:
+            return split_heads(dY, self.heads), db
         shape = (*dY.shape[:-2], self.heads, *dY.shape[-2:])
-        dheads = np.broadcast_to((dY / dY.dtype.type(self.heads))[..., None, :, :], shape)
-        return dheads if self.average else split_heads(dY, self.heads), as_one_axis(dY, 0, -1).sum(0)
+        return np.broadcast_to((dY / dY.dtype.type(self.heads))[..., None, :, :], shape), db
+
+
+def combine(heads: Array, b: Array, *, average: bool) -> tuple[Array, CombinePullback]:
+    """Heads (*batch, H, n, d) side by side, or their mean, plus b: (*batch, n, width). Pullback: dY to (dheads, db)."""
+    Y = heads.mean(-3) if average else merge_heads(heads)
+    return Y + b, CombinePullback(heads.shape[-3], average)
 
 
 def _in_place(X: Array, heads: int) -> Array:
@@ -82,10 +85,10 @@ class GATPullback(AroundAttention):
     a_1: Array
     a_2: Array
     attention: Pullback
-    combined: Combined
+    combine: CombinePullback
 
     def __call__(self, dY: Array) -> tuple[GATParams, Array]:
-        dheads, db = self.combined(dY)
+        dheads, db = self.combine(dY)
         df, dg, dV, _ = self.attention(dheads)  # f and g have one channel, and a is 1
         da_1, da_2 = (as_one_axis((d * self.V).sum(-2), 0, -2).sum(0) for d in (df, dg))
         dV = dV + df * self.a_1[:, None] + dg * self.a_2[:, None]
@@ -135,8 +138,8 @@ class GAT(HeadsOnGraph):
         XW, back = linear(X, params.W)
         f, g, V, a = self.parts(params, _in_place(XW, self.heads))
         heads, attention = additive_edge_attention(f, g, V, a, edges, mask=mask)
-        combined = Combined(self.heads, self.average)
-        return combined.value(heads, params.b), GATPullback(back, V, params.a_1, params.a_2, attention, combined)
+        Y, combined = combine(heads, params.b, average=self.average)
+        return Y, GATPullback(back, V, params.a_1, params.a_2, attention, combined)
 
 
 class GATv2Params(NamedTuple):
@@ -154,10 +157,10 @@ class GATv2Pullback(AroundAttention):
     queries: LinearPullback
     keys: LinearPullback
     attention: Pullback
-    combined: Combined
+    combine: CombinePullback
 
     def __call__(self, dY: Array) -> tuple[GATv2Params, Array]:
-        dheads, db = self.combined(dY)
+        dheads, db = self.combine(dY)
         dQ, dK, dV, da = self.attention(dheads)
         dX_q, dW_1 = self.queries(merge_heads(dQ))
         dX_k, dW_2 = self.keys(merge_heads(dK + dV))
@@ -200,5 +203,5 @@ class GATv2(HeadsOnGraph):
         (Q, back_q), (K, back_k) = linear(X, params.W_1), linear(X, params.W_2)
         parts = self.parts(params, _in_place(Q, self.heads), _in_place(K, self.heads))
         heads, attention = additive_edge_attention(*parts, edges, mask=mask)
-        combined = Combined(self.heads, self.average)
-        return combined.value(heads, params.b), GATv2Pullback(back_q, back_k, attention, combined)
+        Y, combined = combine(heads, params.b, average=self.average)
+        return Y, GATv2Pullback(back_q, back_k, attention, combined)
