@@ -29,8 +29,8 @@ NO_PAIRS = (
     "sums over the keys before it sees a query, so it has no score for a pair (i, j) that an encoding could change"
 )
 
-# What a core with a memory is made of, where compiled loops take its `for_loops` in their place
-STAGES = {"prepare", "finish", "phi", "rows"}
+# Methods of a core with a memory that compiled loops replace, for one token, by what its `for_loops` says
+IN_LOOPS = {"prepare", "finish", "phi", "rows"}
 
 
 class Part(Checked):
@@ -145,10 +145,10 @@ class Core(Part):
     gate: Literal["head", "element"] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A stage that a subclass overrides is called as it is: compiled loops replace it only through its own `for_loops`."""
+        """If a subclass overrides a method that loops replace, its own is called: it has to say anew what `for_loops` says."""
         super().__init_subclass__(**options)
         newer = takewhile(lambda kind: "for_loops" not in vars(kind), cls.__mro__)
-        if hasattr(cls, "for_loops") and any(STAGES & vars(kind).keys() for kind in newer):
+        if hasattr(cls, "for_loops") and any(IN_LOOPS & vars(kind).keys() for kind in newer):
             cls.for_loops = lambda self, params, d, first: None
 
     @property
@@ -308,6 +308,6 @@ def where_seen(seen: Array | None, X: Array) -> Array:
     return X if seen is None else np.where(seen, X, X.dtype.type(0))
 
 
-def where_it_is(seen: Array | None, X: Array) -> Array:
+def numbers_where_seen(seen: Array | None, X: Array) -> Array:
     """X (…, n), a number for each token, with zeros for tokens that are not there; seen (…, n, 1), or None if all are."""
     return X if seen is None else where_seen(seen[..., 0], X)

@@ -20,10 +20,10 @@ from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, refus
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
-from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.attention.projected import Projected, Projection
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, RMSNormPullback, linear, rms_norm
+from minitransformer.gather_scatter import merge_heads, split_heads
 from minitransformer.positions.rope import RoPE
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import PositiveNumber, so_many

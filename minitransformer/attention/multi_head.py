@@ -72,7 +72,7 @@ class MultiHeadParams(NamedTuple):
         return "b_q", "b_k", "b_v", "b_o"
 
 
-class Heads(Pullback):
+class HeadsPullback(Pullback):
     """One projection, split into heads, perhaps normalised and turned: X W + b (*batch, H, n, d). Back to (dX, dW, db, dgain)."""
 
     projection: LinearPullback
@@ -98,10 +98,10 @@ class MultiHeadPullback(AroundAttention):
     memory   whether a memory was given, even one without rows
     """
 
-    q: Heads | None
-    k: Heads | None
-    v: Heads
-    streams: dict[str, Heads]
+    q: HeadsPullback | None
+    k: HeadsPullback | None
+    v: HeadsPullback
+    streams: dict[str, HeadsPullback]
     core: Pullback
     o: LinearPullback
     heads: int
@@ -342,7 +342,7 @@ class MultiHeadAttention(Projected):
     def _project(
         self, W: Array, b: Array | None, X: Array, heads: int, *, gain: Array | None = None, rotate: Any = None,
         first: int = 0, length: int = 0,
-    ) -> tuple[Array, Heads]:  # fmt: skip
+    ) -> tuple[Array, HeadsPullback]:  # fmt: skip
         """X W + b in heads, normalised if there is a gain, and turned as the positions first, first + 1, … of such a text."""
         Y, projection = linear(X, W, b)
         Y, norm, turn = split_heads(Y, heads), None, None
@@ -350,7 +350,7 @@ class MultiHeadAttention(Projected):
             Y, norm = rms_norm(Y, gain)
         if rotate is not None:
             Y, turn = rotate.turn(Y, first=first, length=length)
-        return Y, Heads(projection, heads, turn, norm=norm)
+        return Y, HeadsPullback(projection, heads, turn, norm=norm)
 
     def _for_core(self, core: Core, K: Array) -> Array:
         """Keys or values as the core takes them: repeated, if it knows no groups."""

@@ -27,13 +27,13 @@ from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.attention.core import seen_tokens, where_seen
 from minitransformer.attention.dot_product import attend_to_buffer
-from minitransformer.attention.multi_head import Heads, merge_heads, split_heads
+from minitransformer.attention.multi_head import HeadsPullback
 from minitransformer.attention.pooled_layer import BlocksPullback, PooledLayer, turns
 from minitransformer.attention.projected import Projection
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear, softmax
-from minitransformer.gather_scatter import unbroadcast
+from minitransformer.gather_scatter import merge_heads, split_heads, unbroadcast
 from minitransformer.marks import DecodingState
 from minitransformer.positions.rope import RotatePullback
 from minitransformer.pullback import Pullback
@@ -139,7 +139,7 @@ def pooled_attention(
     raises   TypeError for a wrong shape or dtype; ValueError for more queries than rows, another number of blocks, or a sink that
              does not fit
     """
-    one_dtype(Q=Q, C=C, E=E, **({} if sink is None else {"sink": sink}))
+    one_dtype(Q=Q, C=C, E=E, sink=sink)
     n, m = Q.shape[-2], C.shape[-2]
     refuse_more_queries(n, m)
     if E.shape[-2] != m // block:
@@ -197,8 +197,8 @@ class PooledParams(NamedTuple):
 class PooledPullback(AroundAttention):
     """Combine, turn forward again what was turned back, attend, and on three ways to X."""
 
-    q: Heads
-    c: Heads
+    q: HeadsPullback
+    c: HeadsPullback
     blocks: BlocksPullback
     attention: PooledAttentionPullback
     turn: RotatePullback

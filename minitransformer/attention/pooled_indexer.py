@@ -22,7 +22,7 @@ from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.attention.core import seen_tokens
 from minitransformer.attention.dot_product import attend_to_buffer
-from minitransformer.attention.multi_head import Heads, merge_heads, split_heads
+from minitransformer.attention.multi_head import HeadsPullback
 from minitransformer.attention.pool_pairs import pool_pairs
 from minitransformer.attention.pooled import Pooled
 from minitransformer.attention.pooled_layer import BlocksPullback, PooledLayer, turns
@@ -32,7 +32,7 @@ from minitransformer.attention.selected.gathered import rows_at
 from minitransformer.attention.selected.indexer import LessonPullback, lesson, most_wanted
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
-from minitransformer.gather_scatter import unbroadcast
+from minitransformer.gather_scatter import merge_heads, split_heads, unbroadcast
 from minitransformer.marks import DecodingState
 from minitransformer.positions.rope import RoPE, RotatePullback
 from minitransformer.ranges import NonNegativeNumber
@@ -132,15 +132,15 @@ class PooledIndexerParams(NamedTuple):
 class PooledIndexerPullback(AroundAttention):
     """Two ways back that never meet: dY to the rows and to X, as in `PooledPullback`, and the added loss to the indexer alone."""
 
-    q: Heads
-    c: Heads
+    q: HeadsPullback
+    c: HeadsPullback
     blocks: BlocksPullback
     attention: ChosenRowsPullback
     turn: RotatePullback
     o: LinearPullback
     heads: int
     lesson: LessonPullback
-    asks: Heads
+    asks: HeadsPullback
     w: LinearPullback
     small: BlocksPullback
     weight: float
@@ -252,7 +252,7 @@ class PooledIndexer(PooledLayer):
         turned_back, turn = turns(self.rotate, slice(0, n), X.dtype)
         Y, o = linear(merge_heads(turned_back(Y)), params.W_o)
         own = q, c, blocks, attention, turn, o, self.heads
-        indexer = back, Heads(asks, self.small, turn_i), of_w, small, self.weight, float(self.weight * loss)
+        indexer = back, HeadsPullback(asks, self.small, turn_i), of_w, small, self.weight, float(self.weight * loss)
         return Y, PooledIndexerPullback(*own, *indexer)
 
     def _blocks(

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from minitransformer.arrays import refuse_indivisible, uniform
-from minitransformer.attention.multi_head import Heads, split_heads
+from minitransformer.attention.multi_head import HeadsPullback
 from minitransformer.attention.projected import Projected, Projection
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear, rms_norm
+from minitransformer.gather_scatter import split_heads
 from minitransformer.positions.rope import RoPE, RotatePullback
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import PositiveNumber
@@ -87,12 +88,12 @@ class PooledLayer(Projected):
         beta, sink = np.zeros((blocks * self.block, d), dtype), np.zeros(self.heads, dtype)
         return [W_q, gamma_q, W_c, gamma_c, W_e, W_z, beta, gamma_e, sink, uniform(rng, (inner, D), dtype)]
 
-    def _rows(self, X: Array, W: Array, gamma: Array, heads: int) -> tuple[Array, Heads]:
+    def _rows(self, X: Array, W: Array, gamma: Array, heads: int) -> tuple[Array, HeadsPullback]:
         """RMS(X W) γ in heads, turned."""
         Y, projection = linear(X, W)
         Y, norm = rms_norm(split_heads(Y, heads), gamma)
         Y, turn = self.rotate.turn(Y, length=X.shape[-2])
-        return Y, Heads(projection, heads, turn, norm=norm)
+        return Y, HeadsPullback(projection, heads, turn, norm=norm)
 
     def _placed(self, E: Array, gamma: Array, rotate: RoPE, first: int) -> tuple[Array, tuple[Pullback, Pullback]]:
         """Rows of blocks, normed, and turned as the first tokens of these blocks; the first block begins at position `first`."""

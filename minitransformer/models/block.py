@@ -13,7 +13,7 @@ import numpy as np
 
 from minitransformer.attention import Mixer, MultiHeadAttention, Sinks, SoftmaxAttention
 from minitransformer.attention.around import AroundAttention
-from minitransformer.attention.core import STAGES, Core
+from minitransformer.attention.core import IN_LOOPS, Core
 from minitransformer.attention.kernel_attention import FeatureAttention
 from minitransformer.attention.linear import DeltaRule
 from minitransformer.attention.linear.memory import Memory
@@ -255,7 +255,7 @@ class Block(OldFieldsRefused):
     def decodes(self) -> bool:
         """Whether its mixer can go on from a state, and no part has a `__call__` that the `step` of its base does not know."""
         core, mixer = getattr(self.attention, "core", None), type(self.attention)
-        of_core = core is None or type(core).step is Core.step or keeps_up(type(core), "step", "_last_query", *STAGES)
+        of_core = core is None or type(core).step is Core.step or keeps_up(type(core), "step", "_last_query", *IN_LOOPS)
         return self.attention.decodes and of_core and keeps_up(mixer, "step", "_go_on") and keeps_up(type(self), "step")
 
     @cached_property

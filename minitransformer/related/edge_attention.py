@@ -13,10 +13,9 @@ import numpy as np
 
 from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, scale_for, those_seen, zero_if_minus_infinite
 from minitransformer.attention.around import AroundAttention
-from minitransformer.attention.core import where_it_is, where_seen
-from minitransformer.attention.dot_product import AggregatePullback, aggregate
+from minitransformer.attention.core import numbers_where_seen, where_seen
 from minitransformer.attention.masks import causal_mask
-from minitransformer.functional import SoftmaxPullback, loops_in, softmax
+from minitransformer.functional import AggregatePullback, SoftmaxPullback, aggregate, loops_in, softmax
 from minitransformer.pullback import Pullback
 from minitransformer.related.graph import Edges, fitting
 from minitransformer.related.graph_convolution import segment_sums
@@ -187,7 +186,7 @@ class _Sample(NamedTuple):
     def backward(self, A: Array, dY: Array) -> tuple[Array, Array, Array, Array]:
         """dQ, dK, dV and da."""
         edges, dy = self.edges, dY[self.edges.destinations]
-        dA = where_it_is(self.seen, (dy * self.V[edges.sources]).sum(-1))
+        dA = numbers_where_seen(self.seen, (dy * self.V[edges.sources]).sum(-1))
         dS = (A * (dA - segment_sums(A * dA, edges.row_starts)[edges.destinations]))[..., None]
         if self.kind == ADDITIVE:
             P = self.pairs()

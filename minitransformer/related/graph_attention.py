@@ -13,9 +13,9 @@ import numpy as np
 
 from minitransformer.arrays import as_one_axis, refuse_indivisible, uniform
 from minitransformer.attention.around import AroundAttention
-from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
+from minitransformer.gather_scatter import merge_heads, split_heads
 from minitransformer.pullback import Pullback
 from minitransformer.related.edge_attention import additive_edge_attention
 from minitransformer.related.graph import Edges

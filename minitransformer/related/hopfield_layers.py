@@ -14,10 +14,9 @@ import numpy as np
 
 from minitransformer.arrays import refuse_indivisible, uniform
 from minitransformer.attention.around import AroundAttention
-from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
-from minitransformer.gather_scatter import unbroadcast
+from minitransformer.gather_scatter import merge_heads, split_heads, unbroadcast
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Repeats
 from minitransformer.related.modern_hopfield import Hopfield

@@ -20,11 +20,18 @@ from minitransformer.arrays import FEW, refuse_more_queries, scale_for, uniform
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core
-from minitransformer.attention.dot_product import AggregatePullback, ScoresPullback, aggregate, attend_to_buffer, scores
-from minitransformer.attention.dot_product import dot_product_attention as dot_product
+from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.attention.masks import causal_mask
 from minitransformer.checks import frozen
-from minitransformer.functional import SoftmaxPullback, sigmoid, softmax
+from minitransformer.functional import (
+    AggregatePullback,
+    ScoresPullback,
+    SoftmaxPullback,
+    aggregate,
+    scores,
+    sigmoid,
+    softmax,
+)
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.related.synthesizer_logits import (
@@ -132,7 +139,7 @@ def attend(logits: Logits, V: Array, *, causal: bool = False, mask: Array | None
     """Y = softmax(S) V, whatever made S. Pullback: dY to (dlogits, dV)."""
     if isinstance(logits, Products):
         keys = np.broadcast_to(logits.keys, (*V.shape[:-2], *logits.keys.shape[-2:]))
-        Y, attention = dot_product(logits.queries, keys, V, causal=causal, mask=mask, scale=1.0)
+        Y, attention = dot_product_attention(logits.queries, keys, V, causal=causal, mask=mask, scale=1.0)
         return Y, ProductsPullback(attention, logits.keys.shape)
     S, places = logits, logits.shape[-2:]
     if causal and places[0] > 1:  # the last place sees all

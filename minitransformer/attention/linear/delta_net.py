@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from minitransformer.arrays import refuse_other_lengths
-from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_it_is, where_seen
+from minitransformer.attention.core import NO_PAIRS, Core, numbers_where_seen, seen_keys, where_seen
 from minitransformer.attention.delta_rule import delta_rule, delta_rule_step, opened, refuse_to_grow, unit
 from minitransformer.attention.linear.dpfp import dpfp_features, sum_normalised
 from minitransformer.attention.linear.memory import MemoryState, WriteAndRead
@@ -44,7 +44,7 @@ class DeltaCorePullback(Pullback):
 
     def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array, Array]:
         dQ, dK, dV, dbeta = self.memory(dY)
-        dK, dV, dbeta = where_seen(self.seen, dK), where_seen(self.seen, dV), where_it_is(self.seen, dbeta)
+        dK, dV, dbeta = where_seen(self.seen, dK), where_seen(self.seen, dV), numbers_where_seen(self.seen, dbeta)
         return NoParams(), self.q(dQ), self.k(dK), dV, self.gate(dbeta)[..., None]
 
 
@@ -98,7 +98,7 @@ class DeltaRule(Core):
         seen = seen_keys(mask, Q, K, "the delta rule")
         K, V, x = (where_seen(seen, X) for X in (K, V, streams[0]))
         (Q, q), (K, k), (beta, gate) = self.rows(Q), self.rows(K), opened(x[..., 0], self.reach)
-        Y, memory = delta_rule(Q, K, V, where_it_is(seen, beta))
+        Y, memory = delta_rule(Q, K, V, numbers_where_seen(seen, beta))
         return Y, DeltaCorePullback(q, k, gate, memory, seen)
 
     def for_loops(self, params: NoParams, d: int, first: int) -> tuple[WriteAndRead, None] | None:

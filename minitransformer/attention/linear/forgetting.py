@@ -22,7 +22,7 @@ from minitransformer.arrays import FEW, one_dtype, refuse_other_lengths, scale_f
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend, form
 from minitransformer.attention.cache.keys_values import KeysValues, WithPast
-from minitransformer.attention.core import Core, seen_keys, where_it_is
+from minitransformer.attention.core import Core, numbers_where_seen, seen_keys
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in, softplus
@@ -73,7 +73,7 @@ class ForgettingPullback(AroundAttention):
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         *dparams, dQ, dK, dV = self.attention(dY)
-        dlog_forget = where_it_is(self.seen, from_t_on((dQ[..., 0] - dK[..., 2]) / dQ.dtype.type(UNIT)))
+        dlog_forget = numbers_where_seen(self.seen, from_t_on((dQ[..., 0] - dK[..., 2]) / dQ.dtype.type(UNIT)))
         return *dparams, dQ[..., 3:] * dQ.dtype.type(self.scale / UNIT), dK[..., 3:], dV, dlog_forget
 
 
@@ -85,7 +85,7 @@ class FormedForgettingPullback(AroundAttention):
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         *gradients, dS = self.attention(dY)
-        return *gradients, where_it_is(self.seen, from_t_on(dS.sum(-1) - dS.sum(-2)))
+        return *gradients, numbers_where_seen(self.seen, from_t_on(dS.sum(-1) - dS.sum(-2)))
 
 
 def scale_of(encoding: Any, Q: Array) -> float:
@@ -121,7 +121,7 @@ def forgetting_attention(
     """
     one_dtype(Q=Q, K=K, V=V, log_forget=log_forget)
     seen = seen_keys(mask, Q, K, "a sum of gates")
-    c = where_it_is(seen, log_forget).cumsum(-1, dtype=np.float64)
+    c = numbers_where_seen(seen, log_forget).cumsum(-1, dtype=np.float64)
     if isinstance(encoding, ScoreEncoding):
         fades = fading(c, Q.shape[-2], Q.dtype)
         Y, formed = form(encoding, params, Q, K, V, matrix=fades, causal=True, mask=mask)
