@@ -68,7 +68,7 @@ class FormedPullback(AroundAttention):
     softmax: Pullback
     aggregate: Pullback
     shapes: tuple[tuple[int, ...], ...]  # of K and V: heads may share them; and of the bias of the core if there is one
-    matrix: bool = False
+    matrix: bool = False  # whether the core added a number to the score of each pair
     inside = "softmax"
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
@@ -140,6 +140,7 @@ def attend(
 
 
 def _among_pairs(Q: Array, K: Array, V: Array, pattern: BlockPattern | None, bias: Array | None, **options: Any) -> Any:
+    """Attention without an encoding, to all keys or to those that a pattern allows."""
     if pattern is None:
         return dot_product_attention(Q, K, V, bias, **options)
     return block_sparse_attention(Q, K, V, pattern, bias, **options)

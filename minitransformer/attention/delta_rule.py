@@ -29,7 +29,7 @@ class DeltaRulePullback(Pullback):
     δS_t = δS_{t−1} + δ(β_t k_t) e_tᵀ + β_t k_t δe_tᵀ. With g = Gᵀ k_t:  dβ_t = ⟨e_t, g⟩,  de_t = β_t g = dv_t.
     e_t = v_t − S_{t−1}ᵀ k_t:  dk_t = β_t G e_t − S_{t−1} de_t,  and G −= k_t de_tᵀ goes on to S_{t−1}.
     S_before holds the state before each chunk of 64 positions; those inside are computed again from the e_t, one chunk at a time.
-    From a state on, G begins with dS, the gradient of the last one, and ends as that of the first.
+    If S_0 was given, G begins as dS, the gradient of the last state, and what is left of it at the end is dS_0.
     """
 
     Q: Array
@@ -92,7 +92,7 @@ def delta_rule(
     source   Borealis II, fast weight memory systems (the equation is not printed there)
     cost     O(n r dv) time, O(n (r + dv)) memory, and n r dv / 64 more in the tier "numpy".
              Always causal: y_t depends on positions up to t only
-    returns  Y (*batch, n, dv) and a pullback: dQ, dK, dV, dbeta = pullback(dY). From S_0 on, Y, S = value, and
+    returns  Y (*batch, n, dv) and a pullback: dQ, dK, dV, dbeta = pullback(dY). With an S_0, Y, S = value, and
              dQ, dK, dV, dbeta, dS_0 = pullback((dY, dS))
     raises   TypeError for a wrong shape or dtype
     """

@@ -8,7 +8,7 @@ What a query has found in some of the keys is three things, and two such finding
 
 Joining is commutative and associative, and (−∞, 0, 0) changes nothing. So the keys can come in any blocks and any order: from
 the tiles of a kernel, from other machines (ring.py), from the pages of a cache (pages.py). `merge` joins findings that are
-divided already, (Y, L), and has a gradient; here it is not needed, because of what the backward pass does without it.
+divided already, (Y, L), and has a gradient. Here joining needs none: the backward pass makes each block of A again, from L.
 
 A sink (sink.py) is one finding more, (b, 1, 0), and it has to be joined once: each part with a sink of its own would count it
 as often as there are parts.

@@ -55,7 +55,7 @@ class KernelAttentionPullback(Pullback):
 
     δN = δW V + W δV and δD = Σ_j δW_ij:  dW_ij = ⟨dN_i, v_j⟩ + dD_i where i sees j,  dV = Wᵀ dN.
     W = FQ FKᵀ:  dFQ = dW FK,  dFK = dWᵀ FQ.  Without normalisation D = 1 and dD = 0.
-    From sums on, FQ also reads S_0 and z_0, and the last sums are these and what FKᵀ [V, 1] adds to them.
+    With S_0 and z_0 given, N has FQ S_0 more and D has FQ z_0 more, and the last sums are S_0 + FKᵀ V and z_0 + Σ_j φ(k_j).
     """
 
     FQ: Array

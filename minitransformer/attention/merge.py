@@ -1,10 +1,10 @@
-"""Attention to some of the keys, and what was found there put together: softmax over the union of the parts.
+"""Attention to parts of the keys, and the results joined: they are those of one softmax over all parts.
 
-    L_i = ln Σ_j exp S_ij                           how much a part weighs, beside its Y_i
+    L_i = ln Σ_j exp S_ij                               how much a part weighs for query i, beside its Y_i
     L = ln Σ_r exp L_r,   Y = Σ_r exp(L_r − L) Y_r      the same as if there had been one part
 
-The order and the grouping of the parts do not matter. The keys may be in several rounds (Reformer), on several machines
-(ring attention), in pages, or in the tiles of the fused kernel.
+The order and the grouping of the parts do not matter. A part may be a round of hashing (Reformer), what another machine holds
+(ring attention), a page of a cache, or a tile in the compiled loops.
 """
 
 from typing import Any
@@ -99,6 +99,7 @@ def merge(
     A part that saw nothing, L_r = −∞, does not count; if none saw anything, Y = 0 and L = −∞.
     cost     O(parts n dv)
     returns  (Y, L) and a pullback: dY_r, dL_r = pullback((dY, dL))
+    raises   TypeError for a wrong shape or dtype
     """
     one_dtype(Y=Y, L=L)
     whole = log_sum_exp(L, 0)

@@ -22,7 +22,7 @@ import numpy as np
 from minitransformer.arrays import one_dtype, row_of_integers, scale_for
 from minitransformer.attention.flash import find, finish, gradients, join, nothing_found
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import NonNegative
+from minitransformer.ranges import NonNegative, so_many
 from minitransformer.typing import Array, Float, Int, checked
 
 Owners = Sequence[Any]  # the positions of each worker, an array
@@ -230,7 +230,7 @@ def ring_attention(
     _refuse_other_than_positions(owners)
     n, W = Q.shape[-2], len(owners)
     if W == 0 or not np.array_equal(np.sort(np.concatenate(owners)), np.arange(n)):
-        raise ValueError(f"owners: {W} workers should have the positions 0 … {n - 1}, each once")
+        raise ValueError(f"owners: {so_many(W, 'worker')} should have the positions 0 … {n - 1}, each once")
     scale = scale_for(Q.shape[-1], scale)
     run = in_processes if processes else in_turns
     results = run(_forward, [(own, *_rows(own, Q, K, V), W, causal, scale) for own in owners])

@@ -62,7 +62,7 @@ def softmax_with_sink(
 
 @frozen
 class LearnedSink:
-    """A number b_h for each of H heads. It starts at zero: one more key whose score is zero."""
+    """A number b_h for each of H heads, which `SoftmaxAttention(sink=LearnedSink(H))` learns."""
 
     heads: int
 

@@ -97,7 +97,7 @@ class SoftmaxAttention(Core):
     prefix = _as_the_pattern("prefix")
 
     def refuse(self, *, causal: bool) -> None:
-        """As any core; a pattern decides it, and is named."""
+        """Raise ValueError for a `causal` that it can't have; the error names the pattern, if there is one."""
         refuse_causal(self.pattern or self, causal)
 
     @property
@@ -112,9 +112,10 @@ class SoftmaxAttention(Core):
 
     @property
     def _kept(self) -> Kept | None:
-        """The first and the last positions that are enough to remember; None if all are needed.
+        """How many of the first and of the last positions are enough to remember; None if all are needed.
 
-        An encoding needs all, but for a bias with a window alone: its keys are neighbours, so their offsets stay known.
+        With an encoding all are needed, since kept keys would have other offsets than in the text. A bias beside a pattern that
+        sees the last keys alone is the exception: those are neighbours, so their offsets are known.
         """
         kept = (self.pattern or EVERY_PAIR).kept
         near = kept is not None and kept.first == 0 and hasattr(self.encoding, "bias")

@@ -56,6 +56,7 @@ class Encoding(Checked):
         return NoParams()
 
     def aggregate(self, params: Any, A: Array, V: Array) -> tuple[Array, Pullback]:
+        """Y = A V, without positions. Pullback: dY to (dparams, dA, dV), where dparams is None."""
         Y, pullback = aggregate(A, V)
         return Y, PlainAggregatePullback(pullback)
 
@@ -64,7 +65,7 @@ class Encoding(Checked):
 
 
 class OffsetBias(Encoding):
-    """S_ij = scale · ⟨q_i, k_j⟩ + b_{j−i}: one number for each head and offset, in the tiles of the fused core.
+    """S_ij = scale · ⟨q_i, k_j⟩ + b_{j−i}: one number for each head and offset, in the tiles of the compiled loops.
 
     A subclass says what the bias is:    bias(params, n, m, causal) → (H, n + m − 1), one for each of the `offsets` from −(m − 1)
     to n − 1, and a pullback from its gradient to dparams.

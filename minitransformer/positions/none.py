@@ -1,4 +1,4 @@
-"""No position signal at all. A causal mask still tells early from late; without one, order is invisible (A3)."""
+"""No position signal at all. A causal mask still tells early from late; without one, order is invisible."""
 
 import numpy as np
 

@@ -124,7 +124,7 @@ class RoPE(Encoding):
               "head": the first part/2 pairs of the whole head turn, with ω_f = base^(−2f/d), and the slower ones stand
               still, as in Gemma 4 ("proportional" in its files); in halves the pair f is channels f and d/2 + f
     source    Su et al. 2021; the two kinds of parts as in `modeling_rope_utils.py` in huggingface/transformers
-    cost      O((n + m) d) besides attention itself, in the fused core. Can be causal.
+    cost      O((n + m) d) besides attention itself, in the tiles of the compiled loops. Can be causal.
     raises    ValueError for an odd number of channels, or more than there are; TypeError for an object that is no scaling
     """
 

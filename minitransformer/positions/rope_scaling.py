@@ -1,7 +1,7 @@
 """Rotary positions beyond the length that a model was trained on: the frequencies are changed, the weights are not.
 
 At positions that were never seen, pairs of channels turn to angles that were never seen. A factor s says how much longer
-the text may be than in training; the six ways to spend it differ in which frequencies pay. With s = 1 nothing changes, except
+the text may be than in training; the six ways below differ in which frequencies they lower. With s = 1 nothing changes, except
 with DynamicNTK, and with LongRoPE, whose lists are as they are.
 
     PositionInterpolation    every frequency divided by s: positions are squeezed into the old range

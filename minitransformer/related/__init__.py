@@ -1,6 +1,6 @@
 """Part III, models that attention is related to, and the recurrent ones from which the book sets out."""
 
-import minitransformer.attention  # noqa: F401  first: its registry takes the mixers of this room by their files
+import minitransformer.attention  # noqa: F401  first, because its registry imports modules of this package
 from minitransformer.related.capsule_classifier import CapsuleClassifier, CapsuleClassifierParams, margin_loss, pieces
 from minitransformer.related.capsules import Capsules, CapsulesParams, route, squash, votes
 from minitransformer.related.convolution_from_heads import (

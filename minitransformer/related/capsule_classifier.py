@@ -93,8 +93,8 @@ class CapsuleClassifier:
     d           of a capsule of a class
     iterations  rounds of routing
     source      after Sabour, Frosst and Hinton 2017, without their first layer of convolutions, and without the network that
-    reconstructs the image
-    raises      ValueError for pieces that are larger than the images
+                reconstructs the image
+    raises      ValueError for pieces that are larger than the images; when called, for images whose capsules are NaN
     """
 
     classes: int = 10

@@ -1,7 +1,7 @@
 """A convolution as multi-head attention: every head fetches one neighbour of each token, and W_o holds the kernel.
 
-    head_h = softmax(Π_h) X,   Π_h = β where j = i − o_h, and 0 elsewhere           → row i of X becomes row i − o_h, β → ∞
-    Y = [head_1 … head_H] W_o,  W_o = [w_1; …; w_H]                                  → y_i = Σ_h x_{i − o_h} w_h
+    head_h = softmax(Π_h) X,    Π_h = β where j = i − o_h, and 0 elsewhere      as β → ∞, row i of head_h is x_{i − o_h}
+    Y = [head_1 … head_H] W_o,  W_o = [w_1; …; w_H]                             then y_i = Σ_h x_{i − o_h} w_h
 
 Queries and keys are zero, so content says nothing; the scores are a number for each offset, as encodings of positions have it.
 w_h is a number times the identity for one kernel that all channels share, or any matrix (C, E) for a full one.

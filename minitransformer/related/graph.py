@@ -82,8 +82,9 @@ def _sorted(pairs: Array, nodes: int) -> Edges:
     """The edges of pairs (i, j), given as rising numbers i n + j."""
     destinations, sources = np.divmod(pairs, max(nodes, 1))
     by_source = np.argsort(sources, kind="stable")
-    starts = (np.searchsorted(ends, np.arange(nodes + 1)) for ends in (destinations, sources[by_source]))
-    row_starts, column_starts = starts
+    row_starts, column_starts = (
+        np.searchsorted(ends, np.arange(nodes + 1)) for ends in (destinations, sources[by_source])
+    )
     return Edges(nodes, *map(_read_only_copy, (row_starts, sources, destinations, column_starts, by_source)))
 
 

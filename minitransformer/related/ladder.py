@@ -316,8 +316,11 @@ class After:
 def rungs(inputs: int, width: int, *, heads: int, longest: int, hidden: int) -> dict[int, tuple[Layer, ...]]:
     """The layers of each rung: `chain(*layers)(params, X)`, with `params = tuple(layer.init(rng) for layer in layers)`.
 
-    inputs, width    of tokens and states   longest    number of positions that have a vector π_i, used from rung 8 on
-    heads            H, from 6 on           hidden     width inside g, in 9
+    inputs    width of the tokens
+    width     of states, candidates and all that follows
+    heads     H, from rung 6 on
+    longest   number of positions that have a vector π_i, from rung 8 on
+    hidden    width inside g, in rung 9
     """
     f, p = Candidates(inputs, width), LearnedPositions(width, longest)
     return {

@@ -1,7 +1,7 @@
 """Modern Hopfield networks: attention, fed back as the next query until the query stands still.
 
     ξ ← Kᵀ softmax(β K ξ)        an update: the state ξ becomes an average of the stored patterns, the rows of K
-    y = Vᵀ softmax(β K ξ)        the reading, after the last update; with no update before it, it is attention (A2)
+    y = Vᵀ softmax(β K ξ)        the reading, after the last update; with no update before it, it is attention
 
 An update never lets this energy grow, whatever β > 0 is:
 
@@ -335,7 +335,7 @@ class Hopfield(Core):
     beta: PositiveNumber | None = None
 
     stage = "scores, normalise"
-    unplaced = "moves its queries among the keys, to where they stand nowhere"
+    unplaced = "moves its queries among the keys, and a query that has moved has no position"
     cost = "O(T n²)"
     groups = True
 
