@@ -43,7 +43,7 @@ define <16 x float> @multiply_add(<16 x float> %a, <16 x float> %b, <16 x float>
 
 @functools.cache
 def register() -> int:
-    """Bytes of a vector register that can multiply and add in one instruction; 0 if there is none. Needs Numba.
+    """Bytes of the vectors that this processor multiplies and adds in one instruction; 0 if it has no such one. Needs Numba.
 
     There is no list of processors here: the compiler is asked how many instructions it needs for 64 bytes. The answer is 64 with
     AVX-512, 32 with AVX and FMA, and 16 on ARM; also 16 if the features ask for it by +prefer-128-bit.
@@ -81,6 +81,7 @@ def available() -> tuple[str, ...]:
 
 
 def _known(name: str, origin: str) -> str:
+    """The name of a tier that this machine can run; ValueError, with what asked for it, for any other."""
     if name not in TIERS:
         raise ValueError(f"{origin}: no tier {name!r}; there are {', '.join(TIERS)}")
     if _missing(name):

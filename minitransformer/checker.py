@@ -65,7 +65,7 @@ def check_pullback(
     untrained  arrays that no gradient moves, by path: the pullback has None in their place, and nothing else will do
     seed       of dY and the directions; step is h, tolerance the largest relative error that is allowed
     returns    the largest relative error, where it was found, and the number of derivatives compared
-    raises     GradientError, with the path of the offending array
+    raises     GradientError, with the path of the offending array; TypeError for what is no function, or for paths in a text
     """
     if not callable(function):
         raise TypeError(

@@ -76,7 +76,7 @@ def named_classes() -> dict[str, type]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two classes have the same module and name, as a class has that was made twice."""
+    """Whether two classes have the same module and name, as after a cell of a notebook has made a class for the second time."""
     return _full_name(one) == _full_name(other)
 
 

@@ -21,6 +21,7 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 NEW = os.O_CREAT | os.O_EXCL  # a file of our own: never one that is there, never what a link points to
+# follow no link, change no end of line, and don't wait for the other end of a pipe, where a system has such flags
 PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -81,7 +82,7 @@ def _opened(lock: Path) -> Any:
 
 
 def _locked(file: Any, lock: Path) -> bool:
-    """Whether the lock is ours; where there are no locks, it is everybody's."""
+    """Whether this process holds the lock now; True as well on a system, or a file system, that has no locks."""
     try:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

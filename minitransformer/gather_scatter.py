@@ -67,7 +67,7 @@ def sum_over_heads(dK: Array, shape: tuple[int, ...]) -> Array:
 
 
 def heads_fit(K: Array, batch: tuple[int, ...]) -> bool:
-    """Whether these keys are one for each head, or one for each group of r neighbouring heads."""
+    """Whether K has keys for each head of a batch of queries (*batch, n, d), or for each group of r neighbouring heads."""
     own = K.shape[:-2]
     if own == batch or len(own) != len(batch) or not own:
         return own == batch
@@ -81,7 +81,7 @@ def refuse_other_heads(Q: Array, heads: int) -> None:
 
 
 def unbroadcast(dX: Array, shape: tuple[int, ...]) -> Array:
-    """The sum over the axes along which NumPy had repeated an array of this shape."""
+    """The gradient of an array of this shape that NumPy has broadcast: dX summed over the axes along which it was repeated."""
     dX = dX.sum(tuple(range(dX.ndim - len(shape))))
     repeated = tuple(axis for axis, length in enumerate(shape) if length == 1 and dX.shape[axis] != 1)
     return dX.sum(repeated, keepdims=True)

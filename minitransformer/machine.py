@@ -18,9 +18,9 @@ from threadpoolctl import ThreadpoolController, threadpool_info
 
 from minitransformer.backend import backend
 
-# the numbers of M_TRIM_THRESHOLD, … in glibc's malloc.h, and what says the same from outside
+# the numbers of M_TRIM_THRESHOLD, … in glibc's malloc.h, and the environment variables by which a user sets the same
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
-_TOLD = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}
+_SET_BY_USER = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}
 _everything_is_kept: list[bool] = []
 
 # where Linux says how much memory a container may use: control groups of version 2, and of version 1
@@ -49,7 +49,7 @@ def _libraries() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-_blocks: list[Any] = []  # that want one thread: the first entry ends the limit, the others are None
+_blocks: list[Any] = []  # an entry for each block that runs now; the first one can end the limit, the others are None
 _one_at_a_time = threading.Lock()
 
 
@@ -111,7 +111,7 @@ def make() -> str:
 
 
 def _first_core() -> dict[str, str]:
-    """What Linux says of it; nothing elsewhere."""
+    """What Linux says of the first core in /proc/cpuinfo; empty on other systems."""
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text(errors="replace").partition("\n\n")[0] if cpuinfo.is_file() else ""
     lines = (line.partition(":") for line in text.splitlines())
@@ -180,7 +180,7 @@ def keep_freed_memory(most: int | None = None) -> bool:
     # no mapping for a single array; nothing is handed back; the heap grows by 64 MiB
     settings = [(MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, 64 * 2**20)]
     if most is not None:
-        if _everything_is_kept or not _TOLD.isdisjoint(os.environ):
+        if _everything_is_kept or not _SET_BY_USER.isdisjoint(os.environ):
             return False
         settings = [(MMAP_THRESHOLD, most // 4), (TRIM_THRESHOLD, most)]
     try:

@@ -95,7 +95,7 @@ def _first_checked(method: Callable[..., Any]) -> Callable[..., Any]:
 class DecodingState(Marked, named=False):
     """What a step leaves for the next one, marked with the layer and the batch to which alone it may go back.
 
-    changed   whether a field was replaced since: then its mark says nothing of its fields, and they are looked at
+    changed   whether `_replace` has changed a field since a layer marked it: then the next step checks all fields
     many      fields that grow with the text: arrays of rows or tokens, or tuples
     same      fields that depend on the layer, not on the text
     as_long   fields that hold states after as many tokens as its own `length`

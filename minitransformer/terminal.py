@@ -146,10 +146,10 @@ def ctrl_c_waits() -> Iterator[None]:
     import threading
     from multiprocessing import resource_tracker
 
-    sys.warnoptions.append(
-        "ignore:resource_tracker"
-    )  # who is killed leaves Numba's lock behind, and this takes it away
-    resource_tracker.ensure_running()  # now: where it begins with the first process, it lets the signal through again
+    # The tracker removes the lock of Numba that a killed process leaves behind, and would warn of it. It unblocks the signal when
+    # it starts: if not here, it would start with the first process, inside the block
+    sys.warnoptions.append("ignore:resource_tracker")
+    resource_tracker.ensure_running()
     sys.warnoptions.pop()
     heard: list[int] = []
     main = threading.current_thread() is threading.main_thread()
