@@ -15,13 +15,12 @@ import numpy as np
 
 from minitransformer.checks import fits, frozen
 from minitransformer.functional import loops_in
+from minitransformer.positions.absolute import Layout
 from minitransformer.positions.encoding import Encoding
 from minitransformer.positions.rope_scaling import Scaling, rope_frequencies
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative, PositiveNumber
 from minitransformer.typing import Array, Float, checked
-
-Layout = Literal["interleaved", "halves"]
 
 
 def _pairs(count: int, layout: Layout) -> tuple[slice, slice]:

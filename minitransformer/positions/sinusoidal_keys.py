@@ -17,6 +17,7 @@ from minitransformer.positions.absolute import (
     LearnableSinusoidPullback,
     LearnableSinusoids,
     must_be_even,
+    sinusoids,
 )
 from minitransformer.positions.encoding import NoParams, ScoreEncoding, refuse_other_width
 from minitransformer.positions.relative_sinusoids import relative_shift, unshift
@@ -58,22 +59,18 @@ class SinusoidalKeys(ScoreEncoding):
     def __post_init__(self) -> None:
         must_be_even(self.d, "d")
 
-    @property
-    def _table(self) -> LearnableSinusoids:
-        return LearnableSinusoids(self.d)
-
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> LearnableSinusoidParams | NoParams:
         """The logarithms of the frequencies if they are learned, else NoParams()."""
-        return self._table.init(rng, dtype) if self.learn else NoParams()
+        return LearnableSinusoids(self.d).init(rng, dtype) if self.learn else NoParams()
 
     def scores(self, params: Tree, Q: Array, K: Array) -> tuple[Array, SinusoidalKeysPullback]:
         """S (*batch, H, n, m), in which ⟨q_i, r_o⟩ is computed once for each query and offset o, from −(m − 1) to n."""
         n, m = Q.shape[-2], K.shape[-2]
+        refuse_other_width(self.d, Q=Q)
+        R, table = sinusoids(n + m, self.d, first=1 - m).astype(Q.dtype), None
         if self.learn:
             one_dtype(Q=Q, log_omega=params.log_omega)
-        refuse_other_width(self.d, Q=Q)
-        omega = params if self.learn else self._table.init(np.random.default_rng(0), Q.dtype.type)
-        R, table = self._table(omega, np.zeros((n + m, self.d), Q.dtype), first=1 - m)
+            R, table = LearnableSinusoids(self.d)(params, np.zeros_like(R), first=1 - m)
         S, content = scores(Q, K, scale=self.scale)
         S += relative_shift((content.scale * Q) @ R.T)
-        return S, SinusoidalKeysPullback(content, R, table if self.learn else None)
+        return S, SinusoidalKeysPullback(content, R, table)
