@@ -43,6 +43,7 @@ def in_ascii(sign: str) -> str:
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:
+    """What Python writes in place of characters that a stream can't encode, and where it goes on after them."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     signs = "".join(map(in_ascii, error.object[error.start : error.end]))

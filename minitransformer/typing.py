@@ -159,6 +159,7 @@ def _checked(function: Function, trusted: bool) -> Function:
             if asked.heads and function.__name__ == "__call__":
                 checks.must_be_pair(result, f"{type(args[0]).__name__}:", more="; mt.check_attention says more")
             return result
+        # of a state only the type is looked at: its arrays are longer after every step
         if grows in kwargs:
             looks = _looks(args, {**kwargs, grows: type(kwargs[grows])})
         elif 0 <= place < len(args):

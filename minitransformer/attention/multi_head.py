@@ -361,6 +361,7 @@ class MultiHeadAttention(Projected):
         self, core: Core, rotate: Any, params: MultiHeadParams, X: Array, Z: Array, *, causal: bool, mask: Array | None,
         rng: Any = None,
     ) -> tuple[Array, MultiHeadPullback]:  # fmt: skip
+        """Project, turn, attend in each head, combine. The n rows of X stand at the last of the m positions of Z."""
         if mask is not None and 2 < mask.ndim <= X.ndim:  # of each sample, or of each head?
             raise ValueError(
                 f"mask: shape {mask.shape} should have the axes (n, m), for all, or (batch, heads, n, m): mask[:, None] if there "

@@ -20,6 +20,7 @@ class PoolPairsPullback(Pullback):
         return self._tokens(dC), self._tokens(dZ), dbeta
 
     def _tokens(self, pairs: Array) -> Array:
+        """The gradient of `_pairs`: (*batch, 2 s ⌊m/s⌋, d) to (*batch, m, 2 d), zeros behind the last complete block."""
         *batch, count, two, d = *pairs.shape[:-2], self.pool.E.shape[-2], self.pool.P.shape[-2], pairs.shape[-1]
         pairs, s = pairs.reshape(*batch, count, two, d), two // 2
         rows = np.zeros((*batch, self.m, 2 * d), pairs.dtype)

@@ -158,6 +158,7 @@ def in_processes(function: Callable[..., Worker], arguments: Sequence[tuple[Any,
 
 
 def _one_process(function: Callable[..., Worker], own: tuple[Any, ...], inbox: Any, outbox: Any, answer: Any) -> None:
+    """A worker in a process of its own: blocks come from the inbox and go to the outbox, its result goes to the pipe."""
     worker, block = function(*own), None
     while True:
         try:

@@ -107,6 +107,7 @@ class FourTermsPullback(Pullback):
         return self._projections(dQ, dK, dP_q, dP_k)
 
     def _projections(self, dQ: Array, dK: Array, dP_q: Array, dP_k: Array) -> tuple[Array, ...]:
+        """Back through X W_q, X W_k, Π U_q and Π U_k: dX, dΠ, dW_q, dW_k, and those of dU_q and dU_k that are not shared."""
         U_q = self.W_q if self.U_q is None else self.U_q
         U_k = self.W_k if self.U_k is None else self.U_k
         dX = dQ @ self.W_q.T + dK @ self.W_k.T

@@ -31,6 +31,7 @@ def _pairs(count: int, layout: Layout) -> tuple[slice, slice]:
 
 
 def _turn(X: Array, cos: Array, sin: Array, layout: Layout) -> Array:
+    """Each pair of channels (x_a, x_b) as (x_a cos − x_b sin, x_a sin + x_b cos); channels beyond the pairs as they are."""
     if X.ndim < 2 or cos.shape[-2] not in (1, X.shape[-2]) or 2 * cos.shape[-1] > X.shape[-1]:
         raise ValueError(f"X: shape {X.shape} does not fit angles of {cos.shape[-2]} rows and {cos.shape[-1]} pairs")
     if loops := loops_in("pointwise"):
@@ -48,7 +49,7 @@ def _cos_and_sin(angles: Array, magnitude: float, dtype: np.dtype) -> tuple[Arra
 
 
 class RotatePullback(Pullback):
-    """The inverse of a rotation is its transpose: dX is dY, turned by the opposite angle."""
+    """The transpose of a rotation turns by the opposite angle: so dX is dY, turned back, and times the same magnitude."""
 
     cos: Array
     sin: Array

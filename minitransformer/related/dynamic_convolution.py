@@ -233,6 +233,7 @@ def dynamic_convolution(
 
 
 def _dynamic(X: Array, W: Array, choices: Choices) -> tuple[Array, DynamicConvolutionPullback]:
+    """`dynamic_convolution`, which a block calls with the tokens before, too: they are among the choices."""
     one_dtype(X=X, W=W)
     _fit_heads(X, W, "W")
     X = _hide(choices.mask, X)

@@ -47,6 +47,7 @@ def _order(d: int, rng: np.random.Generator | None) -> Array:
 
 
 def _until_still(s: Array, sweep: Callable[[Array], Array], energy: Callable[[Array], Array], sweeps: int) -> Recall:
+    """Sweep after sweep from the state s on, until one changes nothing or there have been as many as allowed."""
     states = [s]
     for _ in range(sweeps):
         states.append(sweep(states[-1]))
