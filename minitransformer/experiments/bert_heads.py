@@ -1,8 +1,9 @@
 """What do the heads of a trained BERT look at, and what happens without them?
 
-A pattern (the token before, the same word elsewhere, …) is a score: the weight that a head puts on it, averaged over
-eight sentences, or over twelve pronouns. All 72 heads are measured; of the one with the highest score the attention matrix
-is kept.
+How much of a pattern a head shows is a score. For most of the six PATTERNS it is the weight that the head puts on the keys
+that the pattern names; for "a bit of everything" it is the share of the keys that are in use. A score is averaged over eight
+sentences, or over twelve pronouns. All 72 heads are measured, and for each pattern the attention matrix of the head with the
+highest score is kept.
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,15 @@ from minitransformer.typing import Array
 
 IN_A_TEST = {"texts": 1, "pronouns": 1}
 SENTENCE = "The animal didn't cross the street because it was too tired."
+
+PATTERNS = (  # in the order of all that is measured
+    "the token before",
+    "the token after",
+    "the same word elsewhere",
+    "a bit of everything",
+    "resting on [CLS]",
+    "from a pronoun to its noun",
+)
 
 TEXTS = (  # where the patterns are measured
     SENTENCE,
@@ -63,12 +73,12 @@ def run(trial: Trial) -> dict[str, Any]:
     """Measure every head; blocks and heads count from 0. A few seconds.
 
     tokens        the n word pieces of SENTENCE
-    scores        (6, blocks, heads) how much of each pattern each head shows
-    best          (6, 2) block and head with the highest score
-    A             (6, n, n) their attention matrices on SENTENCE
-    antecedent    weight that the last of these six heads sends from each of PRONOUNS to its noun
+    scores        (6, blocks, heads) how much of each of PATTERNS each head shows
+    best          (6, 2) block and head with the highest score, for each pattern
+    A             (6, n, n) the attention matrices of these six heads on SENTENCE
+    antecedent    weight that the best head for pronouns sends from each of PRONOUNS to its noun
     other         ... and to the other noun
-    rest          (2,) of the fifth of these heads: weight on [CLS], and share of [CLS] in the lengths of what is added up
+    rest          (2,) of the best head for resting: weight on [CLS], and share of [CLS] in the lengths of what is added up
     effect        (blocks, heads) 1 − cosine of the embedding of SENTENCE with and without the head
     """
     model, params, tokenizer = load_bert()
@@ -77,12 +87,13 @@ def run(trial: Trial) -> dict[str, Any]:
         to_noun, to_other = _pronoun_scores(*bert, PRONOUNS[: trial.pronouns])
         scores = np.stack([*_pattern_scores(*bert, texts), to_noun.mean(0)])
         best = np.array([np.unravel_index(score.argmax(), score.shape) for score in scores])
+        *_, rests, to_nouns = best
         measured = {
             "scores": scores,
             "A": _attention(*bert, SENTENCE)[best[:, 0], best[:, 1]],
-            "antecedent": to_noun[:, *best[5]],
-            "other": to_other[:, *best[5]],
-            "rest": _rest(*bert, texts, *best[4]),
+            "antecedent": to_noun[:, *to_nouns],
+            "other": to_other[:, *to_nouns],
+            "rest": _rest(*bert, texts, *rests),
             "effect": _effects(*bert),
         }
     kept = {name: value.round(4).tolist() for name, value in measured.items()}

@@ -4,21 +4,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import experiments
-from minitransformer.experiments.bert_heads import PRONOUNS, SENTENCE
+from minitransformer.experiments.bert_heads import PATTERNS, PRONOUNS, SENTENCE
 from minitransformer.figures.style import WEIGHTS, figure, outer_labels
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 __all__ = ["PATTERNS", "PRONOUNS", "SENTENCE", "Heads", "data", "draw"]
-
-PATTERNS = (
-    "the token before",
-    "the token after",
-    "the same word elsewhere",
-    "a bit of everything",
-    "resting on [CLS]",
-    "from a pronoun to its noun",
-)
 
 
 class Heads(Pullback):
