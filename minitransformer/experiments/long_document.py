@@ -40,8 +40,7 @@ def trials() -> list[Trial]:
 def run(trial: Trial) -> dict[str, Any]:
     """Bits per byte of the second half of the held-out text, each predicted from at least half a context."""
     model, objective = model_of(trial.attention, trial.context), NextByte(python_docs(), trial.context)
-    batch = max(LONG // trial.context, 1) if trial.steps > 2 else 1
-    params = usually_trained(model, objective, trial.steps, batch, 6e-3, trial.seed)
+    params = usually_trained(model, objective, trial.steps, LONG // trial.context, 6e-3, trial.seed)
     bits = objective.bits(model, params)
     judged = bits[len(bits) // 2 :]
     return {"parameters": tree_size(params), "bits": round(float(judged.mean()), 4), "judged": len(judged)}

@@ -73,7 +73,7 @@ def run(trial: Trial) -> dict[str, Any]:
     found: dict[str, Any] = {"n": [], "seconds": [], "yardsticks": [], "MB": [], "stopped": ""}
     with on(1):
         for n in (length for length in LENGTHS if length <= trial.longest):
-            if trial.attention != DENSE and (why := too_much(found, n)):
+            if trial.attention != DENSE and (why := too_much(found)):
                 return found | {"stopped": why}
             measured = measure(trial.attention, n, trial.causal, trial.rounds)
             for key, value in measured._asdict().items():
@@ -82,10 +82,11 @@ def run(trial: Trial) -> dict[str, Any]:
     return found
 
 
-def too_much(found: dict[str, Any], n: int) -> str:
-    """Why a kind is not run at the next length: it would take too long, or too much memory; or an empty string.
+def too_much(found: dict[str, Any]) -> str:
+    """Why a kind is not run at the next length: "time" or "memory", of which it would take too much; or an empty string.
 
-    Either should grow from the last length to this one as it has grown to the last; at the second length, with the square.
+    Both are expected to grow by the same factor as from the length before the last to the last. After one length alone, which
+    has no factor yet, they are expected to grow with n²: by 16, since each length is four times the one before.
     """
     for key, most, why in (("seconds", SECONDS, "time"), ("MB", ROOM / 2**20, "memory")):
         past = [both for _, both in found[key]]
