@@ -1,7 +1,7 @@
 """Small tasks that can't be solved without knowing where things are. Each sample is drawn anew from a generator.
 
     copy          a b c d ; a b c d            the second half is predictable: look back by one more than its length
-    induction     … f k … f → k                 what followed the last time? a segment comes a second time, far away
+    induction     … f k … f → k                 what followed the last time? a segment comes a second time, somewhere later
     order         … A … B …                    which of the two comes first? one answer for the whole sequence
     span          … ⟨3⟩ x y z …               where does the span begin (after its mark), and where does it end?
 

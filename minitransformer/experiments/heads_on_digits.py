@@ -27,7 +27,9 @@ from minitransformer.typing import Array
 
 IN_A_TEST = {"steps": 2}
 KINDS = ("shifts", "places", "both", "content")
-SIDE, HEADS, DEPTH, HEIGHT, FASTER = 8, 9, 2, 12.0, 10
+SIDE, HEADS, DEPTH = 8, 9, 2
+HEIGHT = 12.0  # of a fixed offset, beside which all others have 0: its pixel gets nearly all the weight
+FASTER = 10  # how many times the learning rate of the rest a table has
 TABLES = tuple(f"stack.blocks.{k}.attention.core.table" for k in range(DEPTH))
 OFFSETS = [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1)]
 

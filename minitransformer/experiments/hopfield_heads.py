@@ -40,8 +40,8 @@ def run(trial: Trial) -> dict[str, Any]:
     """Averages over all tokens of all sentences, (blocks, heads) each.
 
     distance    ½‖p* − p₁‖₁
-    first       exp of the entropy of p₁: how many keys are in use
-    last        ... and of p*
+    first       exp of the entropy of p₁: how many keys are in use after one step
+    last        the same of p*, at the fixed point
     spread      ½‖p* − p*′‖₁ between the fixed points of two tokens of a sentence, on average: 0 if all come to the same
     steps       how often a query is compared with the keys until it has settled, the mean
     settled     the part of the queries that has settled after STEPS

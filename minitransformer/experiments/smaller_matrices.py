@@ -21,7 +21,7 @@ from minitransformer.typing import Array
 
 IN_A_TEST = {"steps": 2, "n": 64}
 TAKEN_OUT = 256  # the token that stands for a missing byte
-PART = 0.15
+PART = 0.15  # of the bytes are taken out
 TOKENS = 2048  # of text in one step, whatever n is
 JUDGED = 64  # passages of 256 bytes, or as many bytes in passages of another length
 SEEDS = 3

@@ -39,7 +39,8 @@ from minitransformer.typing import Array
 
 GROWS = True  # a kind that is registered later has no trials in the record yet
 IN_A_TEST = {"steps": 2}
-WIDTH, HEADS, DEPTH, HIDDEN, LEAST = 32, 2, 2, 128, 8
+WIDTH, HEADS, DEPTH = 32, 2, 2
+HIDDEN, LEAST = 128, 8  # width of the feed-forward networks: beside dense attention, and the least that any model has
 SEEDS = 3
 BAG = "bag of tokens"
 SMALL = {  # about 8 to 16 keys for a query that sees both sides, where a kind has such a choice

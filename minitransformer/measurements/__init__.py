@@ -1,1 +1,1 @@
-"""What needs no model, and mostly one chapter alone: measurements and tables, one file each."""
+"""Measurements and tables, one file each. Nothing is trained in them, and most are used by a single chapter."""

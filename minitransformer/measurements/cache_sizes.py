@@ -4,7 +4,8 @@ A layer keeps some numbers for each token, of `cap` tokens at most, and perhaps 
 
     bytes(n) = Σ_kinds layers · (2 · numbers · min(n, cap) + fixed)             two bytes for a bfloat16, a state in float32
 
-Rows of a window beside those of all tokens are counted as fixed: of a text shorter than the window, too many.
+Where a layer keeps the rows of a window beside rows of all tokens, those of the window are counted as fixed. For a text
+that is shorter than the window this is too much.
 """
 
 from typing import Any, NamedTuple

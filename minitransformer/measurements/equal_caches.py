@@ -1,7 +1,9 @@
-"""Chapter 18: keys and values of all heads from 16 numbers of each token. What they are chosen by makes the error.
+"""What is lost if a cache keeps r numbers of each token, and the keys and values of all heads are made of these? (Chapter 18)
 
 full        Y = Σ_h softmax(Q_h K_hᵀ/√d) V_h W_o,h,  [K | V] = X W,  W = [W_k | W_v]
 kept        C = X B (n, r), and [K | V] = C U
+
+B (D, r) says which numbers are kept, U (r, 2 D) makes keys and values of them. `errors` compares three choices of B and U.
 """
 
 import math
