@@ -11,15 +11,19 @@ from minitransformer.positions.registry import head_width_of
 from minitransformer.registry import name_of
 from minitransformer.typing import Array
 
-INSTEAD = "; positions at the embeddings go with it, such as 'sinusoidal'"
+INSTEAD = "; positions at the embeddings go with it, such as 'sinusoidal'"  # ends an error that refuses an encoding
 
 
 def mixer_of(
     attention: Any, encoding: Encoding | None, *, width: int, heads: int, groups: int | None, longest: int,
     bias: bool = True, head_width: int | None = None,
 ) -> Mixer:  # fmt: skip
-    """Attention of this name or form, with an encoding of positions that acts inside it.
+    """Attention as a mixer, with an encoding of positions that acts inside it.
 
+    attention    a name, or a core, a mixer or a pattern; a core gets multi-head attention around it
+    encoding     what acts on queries and keys, or on scores; None for neither
+    groups       heads of keys and values; H if None
+    longest      length of the longest sequence, for attention that has parameters for each place
     head_width   d; D/H if None
     raises   ValueError for attention that can't have this encoding, `groups` or `head_width`, in one line that says why
     """
@@ -28,12 +32,11 @@ def mixer_of(
     if isinstance(part, Mixer):
         # a MultiHeadAttention that is given whole has heads of a width of its own
         own = head_width is not None and not isinstance(part, MultiHeadAttention)
-        if encoding is not None or groups is not None or own:
-            what = "head_width" if groups is None else "groups"
-            what, instead = (
-                (what, "") if encoding is None else (f"positions: {name_of(encoding, IN_ATTENTION)}", INSTEAD)
-            )
-            raise ValueError(f"{what}: {name_of(part, ATTENTIONS)} {part.unplaced}{instead}")
+        why = f"{name_of(part, ATTENTIONS)} {part.unplaced}"
+        if encoding is not None:
+            raise ValueError(f"positions: {name_of(encoding, IN_ATTENTION)}: {why}{INSTEAD}")
+        if groups is not None or own:
+            raise ValueError(f"{'head_width' if groups is None else 'groups'}: {why}")
         return part
     rotate = None
     if encoding is not None and encoding.acts_on == ("queries and keys",):
@@ -47,6 +50,7 @@ def mixer_of(
 
 
 def _with_scores(core: Core, encoding: Encoding) -> Core:
+    """The core with an encoding that acts on its scores. Raises ValueError if it has none, or has an encoding already."""
     name = f"positions: {name_of(encoding, IN_ATTENTION)}"
     if not core.places:
         acts = f"{name} acts on the {' and the '.join(encoding.acts_on)}"
