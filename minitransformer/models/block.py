@@ -182,6 +182,7 @@ class Block(OldFieldsRefused):
     def _half(
         self, norm: NormParams, layer: Layer, params: Tree, X: Array, rng: Any, *, others: int = 0, before: Any = None
     ) -> tuple[Array, HalfPullback]:
+        """F(LN(X)), without what goes around it; the layer also looks at LN(before), if there are rows before X."""
         N, norm_pullback = self._norm(norm, X)
         before_pullback = None
         if before is not None:
@@ -275,9 +276,9 @@ class Block(OldFieldsRefused):
 
     @cached_property
     def usual(self) -> bool:
-        """Whether one loop can do the whole block: as `of_heads`, and its core is softmax attention without pages and gates.
+        """Whether one loop can do the whole block on one new token: `of_heads` is True, and its core is one of these.
 
-        Its encoding, if it has one, is a bias; and so is what a head learns about how far back it looks.
+        Softmax attention without pages and gates, or adaptive spans, with no encoding but a bias; or `Sinks` without an encoding.
         """
         core = self.attention.core if self.of_heads and isinstance(self.attention, MultiHeadAttention) else None
         if type(core) is Sinks:

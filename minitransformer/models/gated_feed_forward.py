@@ -65,7 +65,10 @@ class GatedFeedForward:
         return GATES[self.kind]
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> GatedFeedForwardParams:
-        """Uniform weights of variance 1/D, 1/D, 1/hidden, biases zero: rows of variance 1 get the mean of f(a)², a ~ N(0, 1)."""
+        """Weights uniform with variance 1/D, 1/D and 1/hidden, biases zero.
+
+        A row of variance 1 then comes out with about the variance E f(a)², for a ~ N(0, 1).
+        """
         a, c = math.sqrt(3 / self.width), math.sqrt(3 / self.hidden)
         U_1, U_2 = (rng.uniform(-a, a, (self.width, self.hidden)).astype(dtype) for _ in range(2))
         W = rng.uniform(-c, c, (self.hidden, self.width)).astype(dtype)

@@ -62,6 +62,7 @@ def next_token_distribution(
 
 
 def _keep(P: Array, least: Array) -> Array:
+    """The probabilities of at least this size, renormalised; 0 for the others."""
     P = np.where(P >= least, P, 0)
     return P / P.sum(-1, keepdims=True)
 
@@ -92,7 +93,7 @@ def generate(
     reads on. Compiled loops write up to 16 tokens in one call, where they can; Ctrl-C is heard between two calls.
     cost     O(steps · (context D + D²)) per block with dense attention; without the cache, `context` times as much
     raises   ValueError for an empty prompt, a token outside the vocabulary, a negative number of steps, or a model whose
-    outputs are not tokens; GenerationInterrupted at Ctrl-C, with the tokens so far
+             outputs are not tokens; GenerationInterrupted at Ctrl-C, with the tokens so far
     """
     if len(prompt) == 0:
         raise ValueError("prompt: a model of the next token needs at least one token to start from")
@@ -110,8 +111,9 @@ def generate(
                 tokens.append(_next(logits[-1], rng, temperature, top_k, top_p))
                 while ends and (n := min(wanted - len(tokens), model.context - state.length, AT_ONCE)) > 0:
                     drawn, state = _write(model, params, ends, tokens[-1], state, n, temperature, rng)
+                    if not drawn:  # there is no loop for these blocks: from here on Python writes, token by token
+                        ends = None
                     tokens += drawn
-                    ends = ends if drawn else None
                 if len(tokens) == wanted:
                     break
                 if state.length >= model.context and not model.body.remembers:
@@ -140,7 +142,10 @@ def read(
 
 
 def _ends(model: LanguageModel, params: SequenceParams) -> Any:
-    """What stands before and behind the blocks of a model, for loops that write a text; None if they can't do without Python."""
+    """What a model computes before and behind its blocks, embedding, last norm and head, for the loops that write a text.
+
+    None if the loops can't compute all of it, so that Python has its turn at every token.
+    """
     norm, loops, positions = model.body.blocks[0]._norm, loops_in("one_token_text"), type(model._placed.at_embedding)
     # a class of a reader's may embed, step, norm or answer in a way of its own, which loops know nothing of
     usual = type(model) in (LanguageModel, SequenceModel) and type(model.body) is Stack and type(norm) is Norm
@@ -162,7 +167,10 @@ def _write(
     model: LanguageModel, params: SequenceParams, ends: Any, token: int, state: Written, n: int, temperature: float,
     rng: np.random.Generator,
 ) -> tuple[list[int], Written]:  # fmt: skip
-    """The next n tokens after this one, drawn by loops, and the state before the last; no tokens if the blocks can't do that."""
+    """The next n tokens after this one, drawn by loops, and the state before the last of them.
+
+    No tokens, and the state as it was, if there is no loop for the blocks.
+    """
     X, _ = model._embed(params, np.array([token]), first=state.length)
     nowhere = np.zeros((n, model.width), X.dtype)
     places, _ = model._placed.at_embedding(params.positions, nowhere, first=state.length)

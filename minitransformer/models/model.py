@@ -10,7 +10,10 @@ from minitransformer.registry import OldFieldsRefused
 
 
 class Model(OldFieldsRefused):
-    """A model made of stacks. Each has one name in the parameters and in the pullback, and one in the model."""
+    """A model made of stacks.
+
+    stacks   for the name of each stack in the parameters and in the pullback, its name among the attributes of the model
+    """
 
     stacks: ClassVar = {"stack": "body"}
 

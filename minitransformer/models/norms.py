@@ -62,7 +62,7 @@ class Norm:
         return Y, NormPullback(pullback)
 
     def for_loops(self, params: NormParams) -> tuple[Array, Array | None, float] | None:
-        """γ, β and ε of the norm, without β if it is of mean squares; None if it is of another kind."""
+        """γ, β and ε, as compiled loops take them: β is None for an RMS norm. None for a norm that they don't have."""
         if self.kind == "rms":
             return params.gamma, None, self.eps
         return (*params, self.eps) if self.kind == "layer" and params.beta is not None else None

@@ -93,6 +93,8 @@ def deepseek_v2_lite(
 ) -> LanguageModel:  # fmt: skip
     """DeepSeek-V2-Lite with dense blocks only. There D = 2048, 27 blocks, 16 heads, a latent of 512 and 64 turned channels.
 
+    rank, rotary   widths of the latent and of the channels that are turned, and
+    query_rank     of a latent for the queries, which this model does not have; defaults as in `Latent`
     Left out: the mixture of experts in all blocks but the first, whose hidden width is 10944; YaRN
     source   DeepSeek-AI 2024a, and `modeling_deepseek_v2.py` in huggingface/transformers
     """

@@ -83,7 +83,7 @@ def _gpt2(path: Path, config: dict[str, Any]) -> LanguageModel:
 
 
 def _plain_gpt2(name: str) -> str | None:
-    """Without the prefix that only some files have; masks that stand in old files are no weights."""
+    """The name of a tensor without the prefix that only some files have; None for a mask in an old file, which is no weight."""
     return None if name.endswith((".attn.bias", ".attn.masked_bias")) else name.removeprefix("transformer.")
 
 
@@ -167,7 +167,7 @@ def _qwen3(path: Path, config: dict[str, Any]) -> LanguageModel:
 
 
 def _plain_llama(name: str) -> str | None:
-    """Without the prefix; angles that stand in old files are no weights."""
+    """The name of a tensor without its prefix; None for the angles in an old file, which are no weights."""
     return None if name.endswith(".rotary_emb.inv_freq") else name.removeprefix("model.")
 
 
@@ -197,6 +197,7 @@ def _llama_block(tensors: Tensors, name: str, block: Any) -> BlockParams:
     )
 
 
+# By `model_type`: what makes a model of config.json, what fills it with the tensors, and what makes our names of theirs
 KINDS: dict[str, Any] = {
     "gpt2": (_gpt2, _gpt2_params, _plain_gpt2),
     "llama": (_llama, _llama_params, _plain_llama),

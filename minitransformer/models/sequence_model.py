@@ -168,7 +168,7 @@ class SequenceModel(Model):
 
     @property
     def _has_head(self) -> bool:
-        """Whether there is a matrix that says something of N, and not the table E."""
+        """Whether the parameters have a `head`; it has none if the output is read off E, or is N itself."""
         return self.outputs not in ("tied", "none")
 
     @cached_property
@@ -204,7 +204,7 @@ class SequenceModel(Model):
         normed = self._embedding.types is not None
 
         def table(rows: int) -> Array:
-            shape = rows, self.width  # without a name for what is drawn, NumPy scales it in its place
+            shape = rows, self.width  # what is drawn gets no name below, so NumPy scales it in the memory that it has
             scaled = 0.02 * rng.standard_normal(shape) if normed else rng.standard_normal(shape) / math.sqrt(self.width)
             return scaled.astype(dtype)
 
@@ -226,7 +226,7 @@ class SequenceModel(Model):
         return embed_normed(*table, params.types, self._norm, params.norm, tokens, types, first=first)
 
     def _head(self, params: SequenceParams) -> tuple[Array, Array | None]:
-        """W and b, which say something of N: learned, or the table that reads, turned."""
+        """W and b of the output N W + b: those of the head, or Eᵀ and None if the embeddings are tied."""
         return params.head if self._has_head else (params.E.T, None)
 
     def _answer(self, params: SequenceParams, N: Array) -> tuple[Array, LinearPullback | None]:

@@ -86,6 +86,7 @@ def mask_with_prefix(prefix: int, mask: Array | None, n: int) -> Array | None:
     )
 
 
+# What `_tied_as_before` has found last: the ties, the parts that the parameters were made of, and the blocks with what they share
 _last_tied: list[tuple[Any, list[Any], tuple[BlockParams, ...]]] = [((), [], ())]
 
 
@@ -178,6 +179,7 @@ class Stack:
         return blocks
 
     def _last_norm(self, params: StackParams, X: Array) -> tuple[Array, Pullback | None]:
+        """X after the last norm, and its pullback; X itself and None in a post-norm stack, which has no last norm."""
         return (X, None) if params.norm is None else self.blocks[0]._norm(params.norm, X)
 
     @checked
@@ -233,6 +235,7 @@ class Stack:
     def _through_blocks(
         self, params: tuple[BlockParams, ...], X: Array, states: tuple[Any, ...]
     ) -> tuple[Array, tuple[Any, ...]]:
+        """New tokens through all blocks, and the longer states; one token by compiled loops, run by run, where there are some."""
         longer: list[Any] = []
         loops = loops_in("one_token") if X.shape[-2] == 1 else None
         for block, run in self._runs:

@@ -95,6 +95,7 @@ class Tensors:
         return name in self.names
 
     def __call__(self, name: str, *shape: int) -> Array:
+        """The tensor that has this name with us. Raises ValueError if it is missing, or has another shape or an unknown type."""
         if name not in self.names:
             raise ValueError(f"{self.path}: the tensor {name} is missing")
         self.asked.add(name)
