@@ -97,6 +97,11 @@ def stacks(name: str | None = None) -> str:
 def _catalogue(
     what: str, known: dict[str, Any], about: Any, name: str | None, pays: Callable[[str], list[str]] = lambda name: []
 ) -> str:
+    """The list of all that is known, or the full description of one.
+
+    about   (name, object) -> what the first line says of it
+    pays    name -> lines on from which length it is faster; attention has some
+    """
     names = list(known) if name is None else [name]
     lines: list[str] = []
     for each in names:

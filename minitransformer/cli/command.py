@@ -409,7 +409,7 @@ def _outcome(args: argparse.Namespace) -> int:
 
 
 def _of_option(said: str, given: set[str]) -> str:
-    """What is said of top_k, with the name of the option that was given: --top-k."""
+    """An error that begins with the name of an argument, "top_k: …"; with that of the option, "--top-k: …", if it was given."""
     name, colon, rest = said.partition(":")
     option = f"--{name.replace('_', '-')}"
     return f"{option}{colon}{rest}" if option in given else said

@@ -163,6 +163,7 @@ def _extended(training: Any, steps: int) -> Any:
 
 
 def _wanted(args: argparse.Namespace) -> dict[str, Any]:
+    """The choices that were given as options; one kind of attention as a name, several as a tuple."""
     wanted = {name: getattr(args, name) for name in CHOICES if getattr(args, name) is not None}
     if "attention" in wanted:
         wanted["attention"] = wanted["attention"][0] if len(wanted["attention"]) == 1 else tuple(wanted["attention"])

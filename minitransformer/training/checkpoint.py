@@ -42,7 +42,7 @@ from minitransformer.training.state import State
 KEY, VERSION = "minitransformer", 3
 BLANK = "0" * 64  # where the digest stands, while it is computed
 DTYPES = {"F32": np.float32, "F64": np.float64}
-HINTS = {
+HINTS = {  # what is described besides the model and the training, and its types
     "step": int,
     "updates": int,
     "losses": tuple[float, ...],

@@ -21,6 +21,7 @@ class Training:
     seed           everything random in step s is drawn from `np.random.default_rng([seed, s, …])`
     look_every     steps between two evaluations on held-out data
     save_every     steps between two checkpoints
+    raises         ValueError for a batch that can't be cut into so many equal parts
     """
 
     steps: Rounds

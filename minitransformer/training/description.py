@@ -26,7 +26,7 @@ from minitransformer.training.optimiser import AdamW
 
 DEEPEST, LONGEST = 6, 1000  # parts within parts; items of a list, letters of a name
 FREE = 2**20  # a count up to here does no harm, however small the file
-PART = object  # the hint of a field that holds a part or None; a field `Any` of a model may hold a name or several parts too
+PART = object  # stands for the hint `Any` within a part: a part or None; in the model itself a name or several parts will do, too
 COUNT = 2**63 - 1  # the largest number where no array depends on it
 OF_TRAINING = {kind.__name__: kind for kind in (schedule.Noam, schedule.Cosine, AdamW)}
 BRINGS = "mt.register gives a class of yours its name, and `--import FILE.py` brings a file that does so"
@@ -85,7 +85,11 @@ def fitting_model(about: Any, shapes: dict[str, tuple[int, ...]], size: int) -> 
 
 
 def checked_as(hint: Any, value: Any, where: str, largest: float = COUNT) -> Any:
-    """The value, if the type hint allows it. A whole number is a count: neither negative nor above the largest."""
+    """The value, if the type hint allows it. A whole number is a count: neither negative nor above the largest.
+
+    where    the field that the value is of, for the error
+    raises   ValueError for another value, a name that is too long, or a float that is not finite
+    """
     if not (_names_a_part(value, hint) if hint in (Any, PART) else fits(value, hint)):
         names = {Any: "a name or a part", PART: "a part"}
         wanted = names.get(hint) or (hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", ""))
@@ -103,6 +107,7 @@ def checked_as(hint: Any, value: Any, where: str, largest: float = COUNT) -> Any
 
 
 def _names_a_part(value: Any, hint: Any) -> bool:
+    """Whether a value is None or a part; with the hint Any, also a name, or a tuple of all these."""
     if hint is Any and isinstance(value, tuple):
         return all(_names_a_part(part, hint) for part in value)
     return value is None or dataclasses.is_dataclass(value) or (hint is Any and isinstance(value, str))
@@ -124,6 +129,7 @@ def _made(value: Any, hint: Any, where: str, largest: float) -> Any:
 
 
 def _object(about: Any, where: str, known: dict[str, Any], largest: float) -> Any:
+    """An object of one of the known classes, made of the fields that are described. Raises ValueError, which names the field."""
     name = about.get("class") if isinstance(about, dict) else about
     if not isinstance(about, dict) or not isinstance(name, str) or name not in known:
         brings = f"; {BRINGS}" if isinstance(name, str) and "." in where else ""
@@ -154,7 +160,10 @@ def _object(about: Any, where: str, known: dict[str, Any], largest: float) -> An
 
 
 class _Counting:
-    """A generator that raises ValueError when more than `left` numbers are drawn; `init` gives the shape as the last size."""
+    """A generator that raises ValueError when more than `left` numbers are drawn.
+
+    How many a call draws is read off its arguments: the shape is `size`, or else the last argument that is a number or a tuple.
+    """
 
     def __init__(self, left: int) -> None:
         self.rng, self.left = np.random.default_rng(0), left

@@ -136,8 +136,7 @@ def advance(model: Any, objective: Objective, training: Training, state: State) 
 def _gradient(
     model: Any, objective: Objective, training: Training, state: State, step: int
 ) -> tuple[float, tuple[Tree, Tree], tuple[Array, ...]]:
-    """Mean loss and gradient over the batch of this step, what the model has to know of it for `after_step`, and what it
-    hands on to the next step.
+    """The mean loss over the batch of this step; its gradient, with what `after_step` has to know; what the next step gets.
 
     Losses that parts of the model add have a gradient, and are not counted in the loss, which is that of the task.
     """
@@ -159,9 +158,9 @@ def _gradient(
             pullback = pullback._replace(model=with_added(pullback.model, loss.dtype.type(1)))
         return float(loss), (pullback(loss.dtype.type(1)), observed)
 
-    loss, both = accumulate(gradient, list(enumerate(in_parts(batch, training.parts))))
+    loss, gradient_and_observed = accumulate(gradient, list(enumerate(in_parts(batch, training.parts))))
     samples = zip(*(carried[k] for k in sorted(carried)), strict=True)
-    return loss, both, tuple(np.concatenate(parts) for parts in samples)
+    return loss, gradient_and_observed, tuple(np.concatenate(parts) for parts in samples)
 
 
 def _origin(params: Tree, pullback: LossPullback) -> str:

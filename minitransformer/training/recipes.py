@@ -49,6 +49,7 @@ def _hidden(c: dict[str, Any]) -> int | None:
 
 
 def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:
+    """The defaults with these choices in their place. Raises ValueError for a name that has no default."""
     for name in choices:
         if name not in defaults:
             task = "dates" if defaults is DATES else "a text"
@@ -64,13 +65,16 @@ def _training(c: dict[str, Any]) -> Training:
 
 
 def usual_training(steps: int, batch: int, rate: float, seed: int, *, warmup: int | None = None) -> Training:
-    """Of most experiments: the rate rises for a tenth of the steps, then falls; one core, and one evaluation at the end."""
+    """The training of most experiments: the rate rises for a tenth of the steps, or for `warmup`, and then falls to zero.
+
+    It takes one core, and looks at held-out data once, at the end.
+    """
     schedule = Cosine(rate, steps, warmup=steps // 10 if warmup is None else warmup)
     return Training(steps, batch, schedule, parts=1, seed=seed, look_every=steps)
 
 
 def usually_trained(model: Any, objective: Objective, steps: int, batch: int, rate: float, seed: int) -> Tree:
-    """The parameters that a model has after such a training."""
+    """The parameters of a model after the `usual_training` with these choices."""
     return train(model, objective, usual_training(steps, batch, rate, seed), progress=False).params
 
 
@@ -83,7 +87,7 @@ def parts_of(batch: int, tokens: int) -> int:
 
 
 def choices(model: Any, training: Training) -> dict[str, Any]:
-    """The choices that made a model and a training: the inverse of the two functions above."""
+    """The choices that made a model and a training: the inverse of `language_model` and of `date_translator`."""
     sizes = {name: getattr(model, name) for name in (*OF_TEXT, *OF_MODEL) if hasattr(model, name)}
     lr = training.schedule.peak if isinstance(training.schedule, Cosine) else None
     return {**sizes, "batch": training.batch, "steps": training.steps, "lr": lr, "seed": training.seed}

@@ -34,6 +34,7 @@ class Cosine:
     rate(s) = floor + ½ (peak − floor) (1 + cos π (s − warmup)/(steps − warmup))
 
     Where all steps are warmup there is no way down: the last step has the rate `peak`.
+    raises   ValueError for a warmup that is longer than the steps
     """
 
     peak: PositiveNumber
