@@ -13,11 +13,12 @@ import numpy as np
 from minitransformer.data import position_tasks
 from minitransformer.data.position_tasks import Samples
 from minitransformer.data.text import Text, python_docs
+from minitransformer.functional import CrossEntropyPullback, cross_entropy
 from minitransformer.models import BERT, LanguageModel
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import DrawnTask, LossPullback, NextByte, loss_of
+from minitransformer.training.objective import DrawnTask, LossPullback, NextByte
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
@@ -127,13 +128,12 @@ def score(trained: Trained, task: str, length: int) -> float:
 
 
 class TransposedPullback(Pullback):
-    """From the gradient of the answers: transposed back to that of the logits if they were transposed, then through the model."""
+    """From the gradient of the loss to that of the answers, and to that of the logits, which the answers are the transpose of."""
 
-    model: Pullback
-    transposed: bool
+    cross_entropy: CrossEntropyPullback
 
-    def __call__(self, danswers: Array) -> Tree:
-        return self.model(np.ascontiguousarray(danswers.mT) if self.transposed else danswers)
+    def __call__(self, dloss: Array) -> Array:
+        return np.ascontiguousarray(self.cross_entropy(dloss).mT)
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,8 @@ class Drawn(DrawnTask):
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P(right answer) over the answers that count."""
         logits, pullback = model(params, batch.tokens, rng=rng)
-        answers = self._answers(logits), TransposedPullback(pullback, self.task == "span")
-        return loss_of(answers, batch.targets, batch.counts)
+        loss, back = cross_entropy(self._answers(logits), batch.targets, mask=batch.counts)
+        return loss, LossPullback(pullback, TransposedPullback(back) if self.task == "span" else back)
 
     def right(self, model: Any, params: Tree, length: int, *, samples: int = 128) -> float:
         """The fraction of answers that are right, at any length."""

@@ -28,7 +28,7 @@ from minitransformer.data.digits import digits
 from minitransformer.data.listops import VOCABULARY, listops
 from minitransformer.data.text import python_docs
 from minitransformer.experiments.heads_on_digits import tokens_of
-from minitransformer.functional import cross_entropy
+from minitransformer.functional import CrossEntropyPullback, cross_entropy
 from minitransformer.models import SequenceModel
 from minitransformer.models.sequence_model import Outputs
 from minitransformer.pullback import Pullback, Tree, tree_get, tree_set, tree_size
@@ -162,19 +162,15 @@ class Batch(NamedTuple):
     targets: Array
 
 
-class AnswersPullback(Pullback):
-    """Answers are means of the logits of all tokens, or the logits of the last ones; so every token has its part of dlogits."""
+class MeanPullback(Pullback):
+    """The answer is the mean of the logits of n tokens, so each of them gets the n-th part of its gradient."""
 
-    answers: Pullback
-    shape: tuple[int, ...]
+    cross_entropy: CrossEntropyPullback
+    n: int
 
     def __call__(self, dloss: Array) -> Array:
-        danswers = self.answers(dloss)
-        if danswers.ndim == 2:
-            return np.repeat(danswers[:, None] / danswers.dtype.type(self.shape[1]), self.shape[1], 1)
-        dlogits = np.zeros(self.shape, danswers.dtype)
-        dlogits[:, -danswers.shape[1] :] = danswers
-        return dlogits
+        danswer = self.cross_entropy(dloss)
+        return np.repeat(danswer[:, None] / danswer.dtype.type(self.n), self.n, 1)
 
 
 @dataclass(frozen=True)
@@ -229,9 +225,11 @@ class Task(DrawnTask):
         self, model: Any, params: Tree, batch: Batch, rng: np.random.Generator | None = None
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P of the answers."""
+        if batch.targets.ndim == 2:
+            return super().loss(model, params, batch, rng)
         logits, pullback = model(params, batch.tokens, rng=rng)
-        loss, back = cross_entropy(self.answers(logits, batch.targets), batch.targets)
-        return loss, LossPullback(pullback, AnswersPullback(back, logits.shape))  # type: ignore[arg-type]
+        loss, back = cross_entropy(logits.mean(1), batch.targets)
+        return loss, LossPullback(pullback, MeanPullback(back, logits.shape[1]))
 
     def look(self, model: Any, params: Tree) -> float:
         """0: nothing is measured during the training."""

@@ -22,10 +22,14 @@ ROWS = 8  # windows in one forward pass
 
 
 class LossPullback(Pullback):
-    """The loss is a function of the logits, and these of the parameters: back through both."""
+    """The loss is a function of the logits, and these of the parameters: back through both.
+
+    model           the pullback that the model has returned, which says what `after_step` has to know, and which losses are added
+    cross_entropy   from dloss to dlogits, those of all rows
+    """
 
     model: Pullback
-    cross_entropy: CrossEntropyPullback
+    cross_entropy: Pullback
 
     def __call__(self, dloss: Array) -> Tree:
         return self.model(self.cross_entropy(dloss))
@@ -34,13 +38,14 @@ class LossPullback(Pullback):
 class LastRowsPullback(Pullback):
     """Only the last rows of the logits (batch, n, vocabulary) enter the loss: the gradient of the others is zero."""
 
-    model: Pullback
+    cross_entropy: CrossEntropyPullback
     shape: tuple[int, ...]
 
-    def __call__(self, dlast: Array) -> Tree:
+    def __call__(self, dloss: Array) -> Array:
+        dlast = self.cross_entropy(dloss)
         dlogits = np.zeros(self.shape, dlast.dtype)
         dlogits[:, -dlast.shape[1] :] = dlast
-        return self.model(dlogits)
+        return dlogits
 
 
 class Objective(Protocol):
@@ -110,10 +115,9 @@ def last_rows_loss(
     model: Any, params: Tree, tokens: Array, targets: Array, rng: np.random.Generator | None = None
 ) -> tuple[Any, LossPullback]:
     """Mean of −log P(target) where the targets are those of the last rows, and its pullback to the parameters."""
-    logits, pullback = said = model(params, tokens, rng=rng)
-    if targets.shape[1] < logits.shape[1]:
-        said = logits[:, -targets.shape[1] :], LastRowsPullback(pullback, logits.shape)
-    return loss_of(said, targets)
+    logits, pullback = model(params, tokens, rng=rng)
+    loss, back = cross_entropy(logits[:, -targets.shape[1] :], targets)
+    return loss, LossPullback(pullback, LastRowsPullback(back, logits.shape))
 
 
 def bits_of(logits: Array, targets: Array) -> Array:

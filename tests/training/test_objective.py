@@ -8,8 +8,11 @@ import pytest
 import minitransformer as mt
 from minitransformer.data import dates
 from minitransformer.data.text import Text, read_text
-from minitransformer.models import EncoderDecoder, LanguageModel
+from minitransformer.experiments.many_pairs import KEYS, VALUES, ManyPairs
+from minitransformer.experiments.positions import Drawn
+from minitransformer.models import EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.training import parallel
+from minitransformer.training.loop import start, train
 from minitransformer.training.objective import (
     DrawnTask,
     LastRowsPullback,
@@ -20,6 +23,7 @@ from minitransformer.training.objective import (
     in_parts,
     loss_of,
 )
+from minitransformer.training.recipes import usual_training
 
 MODEL = LanguageModel(context=6, width=8, depth=1, heads=2)
 TRANSLATOR = EncoderDecoder(dates.VOCABULARY, width=8, depth=1, heads=2)
@@ -266,10 +270,25 @@ def test_an_unknown_character_is_refused():
 
 def test_only_the_last_rows_are_asked_for(rng):
     dlast = rng.standard_normal((2, 2, 3)).astype("f")
-    dlogits = LastRowsPullback(lambda dlogits: dlogits, (2, 5, 3))(dlast)
+    dlogits = LastRowsPullback(lambda dlast: dlast, (2, 5, 3))(dlast)
     assert dlogits.dtype == np.float32
     np.testing.assert_array_equal(dlogits[:, 3:], dlast)
     assert not dlogits[:, :3].any()
+
+
+@pytest.mark.parametrize(
+    ("task", "vocabulary", "outputs"),
+    [(ManyPairs(4), KEYS * (VALUES + 1), VALUES), (Drawn("span", 12), 21, 2)],
+    ids=["last rows", "transposed"],
+)
+def test_a_drawn_task_trains_attention_that_moves_parameters_by_itself(task, vocabulary, outputs):
+    """`after_step` needs the pullback of the model, whatever stands between the logits and the loss."""
+    model = SequenceModel(vocabulary, 12, 8, 1, 2, 8, attention="routing:clusters=2", outputs=outputs)
+    training = usual_training(2, 4, 1e-2, 0)
+    states = start(model, training), train(model, task, training, progress=False)
+    for path in model.untrained:
+        before, after = (mt.pullback.tree_get(state.params, path) for state in states)
+        assert (before != after).any()
 
 
 def test_streams_begin_again_before_a_target_is_missing():
