@@ -62,6 +62,9 @@ def _both_ways(function: Callable, *inputs: object, **options: object) -> None:
     pullback(Y)
 
 
+# Each function from here to LOOPS calls the loops of one kind on X (2, 100, 16), which compiles them
+
+
 def _attention(X: Array) -> None:
     _both_ways(dot_product_attention, X, X, X)
     dot_product_attention(X[:, :1], X, X)

@@ -83,5 +83,6 @@ def own_indices(value: Any) -> Any:
         return value
     if 0 not in value.strides:
         return value.copy()
+    # an axis along which the array was broadcast is copied once, and broadcast again
     few = value[(*(slice(0, 1) if step == 0 else slice(None) for step in value.strides), ...)].copy()
     return few if few.shape == value.shape else np.broadcast_to(few, value.shape)

@@ -41,7 +41,10 @@ def build(root: Path, out: Path, *, single: bool = False) -> None:
 
 
 def _run(command: list[str]) -> None:
-    """Ctrl-C never reaches a script of ours, which would end in a traceback: it is killed. Sphinx has something to tidy up."""
+    """Run one step, and wait for it. Raises ValueError if it fails.
+
+    At Ctrl-C a script of ours is killed before it hears of it, for it would end in a traceback. Sphinx has 2 s to tidy up.
+    """
     ours, process = command[0] == sys.executable, None
     try:
         with ctrl_c_waits() if ours else nullcontext():

@@ -23,7 +23,7 @@ WIDTH, HEADS = 256, 4
 
 @dataclass(frozen=True)
 class Trial:
-    """A text of n tokens and k rows; `runs` in turns with dense attention, of which the middle ratio is kept."""
+    """A text of n tokens and k rows. Dense attention and Linformer run in turns, `runs` times; the median ratio is kept."""
 
     n: int
     k: int

@@ -22,7 +22,7 @@ FORWARDS, BOTH = 0, 1  # of what is measured: forwards, and with the way back
 
 @dataclass(frozen=True)
 class Row:
-    """One attention.
+    """One attention. In its methods, and in those of a table, `what` is FORWARDS or BOTH.
 
     cost      by length, as far as it was run
     stopped   why no further: "time", "memory", or an empty string

@@ -52,7 +52,7 @@ def projected_errors(P: Array, w: Array, k: int, rng: np.random.Generator, *, dr
 
 
 def predicted_error(P: Array, w: Array, k: int) -> float:
-    """Roughly the size of these errors: ‖P‖_F ‖w‖ / (√k ‖P w‖)."""
+    """Roughly the size of the `projected_errors`: ‖P‖_F ‖w‖ / (√k ‖P w‖)."""
     return float(np.linalg.norm(P) * np.linalg.norm(w) / math.sqrt(k) / np.linalg.norm(P @ w))
 
 

@@ -1,4 +1,4 @@
-"""What chapter 10 knows of features without drawing any: the error of a truncation, variances, the kernel of a constant length.
+"""What chapter 10 knows of random features without drawing any: variances, bounds, and a kernel as a series.
 
 Everywhere SM = exp ⟨x, y⟩, z = x + y, and an estimate is the mean over m directions w. Rows are pairs: x and y (*batch, d).
 """

@@ -93,8 +93,9 @@ def deepseek_v2_lite(
 ) -> LanguageModel:  # fmt: skip
     """DeepSeek-V2-Lite with dense blocks only. There D = 2048, 27 blocks, 16 heads, a latent of 512 and 64 turned channels.
 
-    rank, rotary   widths of the latent and of the channels that are turned, and
-    query_rank     of a latent for the queries, which this model does not have; defaults as in `Latent`
+    rank         r, the width of the latent; D/4 if None
+    rotary       d_r, the channels that are turned; half of a head's if None
+    query_rank   the width of a latent for the queries; None for no such latent, as in the published model
     Left out: the mixture of experts in all blocks but the first, whose hidden width is 10944; YaRN
     source   DeepSeek-AI 2024a, and `modeling_deepseek_v2.py` in huggingface/transformers
     """
@@ -117,6 +118,7 @@ def qwen3_next(
     The softmax blocks normalise queries and keys, and open each channel by a gate. In the model of 80 billion parameters D is
     2048, they have 16 heads of 256 in 2 groups, and the delta rule has 32 of 128, of which two share a query and a key.
 
+    key_heads, taps            of the delta rule: heads of queries and keys, which its H heads share, and taps of its convolution
     delta_heads, delta_width   H and d of the delta rule; as in the softmax blocks if None
     Left out: the mixture of experts. The published gains of norms are γ − 1, but for that behind the delta rule
     source   Qwen 2025a, and `modeling_qwen3_next.py` in huggingface/transformers

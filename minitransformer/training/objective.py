@@ -65,7 +65,7 @@ class Objective(Protocol):
     def loss(
         self, model: Any, params: Tree, batch: Any, rng: np.random.Generator | None = None
     ) -> tuple[Any, LossPullback]:
-        """Mean cross-entropy in nats, and its pullback to the parameters."""
+        """Mean cross-entropy in nats, and its pullback to the parameters, whose `model` is the pullback of the model itself."""
 
     def look(self, model: Any, params: Tree) -> float:
         """A quick measure on held-out data, in bits per token."""
