@@ -9,7 +9,7 @@ import numpy as np
 
 from minitransformer.checks import beside, choose, fits, frozen, refuse_other_numbers
 from minitransformer.functional import loops_in
-from minitransformer.pullback import Tree, tree_leaves, tree_map
+from minitransformer.pullback import Tree, tree_items, tree_leaves, tree_map
 from minitransformer.ranges import Fraction, NonNegativeNumber, PositiveNumber
 from minitransformer.training.parallel import each
 from minitransformer.typing import Array
@@ -138,5 +138,16 @@ def accumulate(gradient: Callable[[Any], tuple[float, Tree]], parts: Sequence[An
         raise ValueError("parts: a mean needs at least one")
     loss, total = 0.0, None
     for part_loss, grads in each(gradient, parts):
+        if total is not None:
+            _refuse_other_form(grads, total)
         loss, total = loss + part_loss, grads if total is None else tree_map(np.add, total, grads)
     return loss / len(parts), total if len(parts) == 1 else tree_map(lambda g: g / g.dtype.type(len(parts)), total)
+
+
+def _refuse_other_form(grads: Tree, before: Tree) -> None:
+    """Raise ValueError, which names the array, unless two gradients have the same arrays, in the same shapes."""
+    shapes, wanted = ({path: np.shape(leaf) for path, leaf in tree_items(tree, "grads")} for tree in (grads, before))
+    for path in shapes | wanted:
+        if shapes.get(path) != wanted.get(path):
+            said = " and ".join(str(found.get(path, "missing")) for found in (wanted, shapes))
+            raise ValueError(f"{path}: the gradients of two parts differ in form, {said}")

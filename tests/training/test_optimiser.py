@@ -140,6 +140,12 @@ def test_accumulation_is_the_mean_over_the_parts():
     assert np.array_equal(grads["W"], [3, 6])
     with pytest.raises(ValueError, match="at least one"):
         accumulate(gradient, [])
+    for first, second, says in (
+        (np.ones(1), np.ones(3), "grads.W: the gradients of two parts differ in form, (1,) and (3,)"),
+        (None, np.ones(3), "grads.W: the gradients of two parts differ in form, missing and (3,)"),
+    ):
+        with pytest.raises(ValueError, match="^" + re.escape(says)):
+            accumulate(lambda W: (0.0, {"W": W}), [first, second])
 
 
 @pytest.mark.parametrize(
