@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from minitransformer.figures.style import Picture, save
+from minitransformer.registry import instead
 
 __all__ = ["Live", "modules", "show"]
 
@@ -47,12 +48,20 @@ class Live(NamedTuple):
 
 def modules() -> dict[str, ModuleType]:
     """The figures that move, by name."""
-    names = [module.name for module in pkgutil.iter_modules(__path__)]
-    return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
+    return {name: importlib.import_module(f"{__name__}.{name}") for name in _names()}
+
+
+def _names() -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(__path__)]
 
 
 def show(name: str) -> Live:
-    """The figure of this name, with its still picture in `figures/`."""
+    """The figure of this name, with its still picture in `figures/`.
+
+    raises   ValueError for an unknown name
+    """
+    if name not in _names():
+        raise ValueError(f"no figure that moves {name!r}; {instead(name, _names())}")
     module = importlib.import_module(f"{__name__}.{name}")
     data = module.data()
     return Live(save(module.still(data), f"live_{name}"), html(name, data))

@@ -141,6 +141,11 @@ def test_its_picture_stays_where_scripts_do_not_run(name, tmp_path, monkeypatch)
 # ------------------------------------------------------------------------------------------------ what they claim
 
 
+def test_an_unknown_figure_is_refused_with_one_that_is_near():
+    with pytest.raises(ValueError, match="no figure that moves 'gate'; near it: gates; there are "):
+        live.show("gate")
+
+
 def test_divided_by_root_d_all_widths_see_several_keys():
     module, data = MODULES["temperature"], MODULES["temperature"].data()
     found = {(d, divide): module.compute(data, d, divide, 1.0) for d in module.WIDTHS for divide in (False, True)}
