@@ -272,8 +272,8 @@ class SequenceModel(Model):
     ) -> tuple[Array, Written]:
         """The output of a causal model at new tokens (*batch, n) after those in the state, and the longer state.
 
-        The same numbers as calling it on all, unless an attention lets later tokens change which keys a query sees (`causal:
-        values only`, as Reformer and Routing do). Where attention keeps no state, it is called on all.
+        The same numbers as calling it on all, unless later tokens change what was said before: which keys a query sees (`causal:
+        values only`, as in Reformer and Routing), or all angles (`DynamicNTK`). Attention that keeps no state reads all again.
         cost     one token after m − 1: O(D²) per block and attention's own, O(m D) with keys and values
         raises   ValueError if the model is not causal
         """
