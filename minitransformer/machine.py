@@ -23,8 +23,8 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
 _SET_BY_USER = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}
 _everything_is_kept: list[bool] = []
 
-# where Linux says how much memory a container may use: control groups of version 2, and of version 1
-LIMITS = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+# where Linux says in which control groups this process is, and how much memory each of them may use
+GROUPS, CONTROL = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
@@ -77,7 +77,7 @@ def memory() -> int | None:
     known = []
     with suppress(AttributeError, ValueError, OSError):  # Windows
         known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for path in LIMITS:
+    for path in _limits():
         with suppress(ValueError, OSError):  # "max", or no such file
             known.append(int(path.read_text()))
     with suppress(ImportError, ValueError, OSError):
@@ -86,6 +86,19 @@ def memory() -> int | None:
         if (most := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
             known.append(most)
     return min(known, default=None)
+
+
+def _limits() -> Iterator[Path]:
+    """The files, if they are there, with the limits of the control group of this process and of every group around it.
+
+    A line is `0::/outer/own` for groups of version 2, and `4:memory:/outer/own` for those of version 1.
+    """
+    for line in GROUPS.read_text().splitlines() if GROUPS.is_file() else ():
+        _, kinds, group = line.split(":", 2)
+        root, file = (CONTROL / "memory", "memory.limit_in_bytes") if kinds else (CONTROL, "memory.max")
+        if not kinds or "memory" in kinds.split(","):
+            inside = root / group.lstrip("/")
+            yield from (folder / file for folder in (inside, *inside.parents) if folder.is_relative_to(root))
 
 
 @contextmanager

@@ -160,14 +160,30 @@ def test_memory_is_kept_only_where_every_setting_is_taken(refused, monkeypatch):
     assert runpy.run_path(machine.__file__)["keep_freed_memory"]() == (not refused)
 
 
-def test_memory_is_what_a_process_may_use(tmp_path, monkeypatch):
-    """In a container, or after `ulimit -v`, doctor told of all the memory of the machine, and found that everything is there."""
-    allowed = tmp_path / "memory.max"
-    monkeypatch.setattr(machine, "LIMITS", (tmp_path / "nothing", allowed))
-    allowed.write_text("max\n")
-    whole = machine.memory()
-    allowed.write_text(f"{2**28}\n")
-    assert machine.memory() == (2**28 if whole is None else min(2**28, whole))
+@pytest.mark.parametrize(
+    ("line", "own", "file", "none"),
+    [
+        ("0::/jobs/mine", "jobs/mine", "memory.max", "max"),
+        ("4:cpu,memory:/jobs/mine", "memory/jobs/mine", "memory.limit_in_bytes", str(2**63 - 4096)),
+    ],
+)
+def test_memory_is_what_a_process_may_use(line, own, file, none, tmp_path, monkeypatch):
+    """... in a container or in any group around it: doctor told of all the memory of the machine, and found that all is there."""
+    groups, control = tmp_path / "groups", tmp_path / "control"
+    monkeypatch.setattr(machine, "GROUPS", groups)
+    monkeypatch.setattr(machine, "CONTROL", control)
+    whole = machine.memory()  # without groups
+    groups.write_text(f"7:cpu:/jobs/mine\n{line}\n")
+    assert machine.memory() == whole  # in a container the path may be one of the host's
+    within = [control / own, *(control / own).parents][: own.count("/") + 1]
+    within[0].mkdir(parents=True)
+    for folder in within:
+        (folder / file).write_text(f"{none}\n")
+    assert machine.memory() == whole
+    for folder in within:
+        (folder / file).write_text(f"{2**28}\n")
+        assert machine.memory() == (2**28 if whole is None else min(2**28, whole))
+        (folder / file).write_text(f"{none}\n")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="macOS takes no such limit")
