@@ -14,7 +14,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -167,12 +167,12 @@ def compile_loops() -> None:
     """
     if "numba" not in available():
         return
-    print(
-        f"Compiling the loops for this processor, once (a minute or two); they are kept in {kept_in()} ...", flush=True
-    )
     groups = max(1, cores() // len(DTYPES))  # loops of one dtype share parts, which every process compiles for itself
     jobs = [(_compile, LOOPS[group::groups], [dtype]) for group in range(groups) for dtype in DTYPES]
-    _side_by_side(cores(), jobs)
+    place = kept_in()
+    line = f"Compiling the loops for this processor, once (a minute or two); they are kept in {place} ..."
+    if not _side_by_side(cores(), jobs, line):
+        print(f"All loops are compiled for this processor; they are kept in {place}.", flush=True)
     if old := remove_old_loops():
         print(f"Removed {old / 2**20:.1f} MB of loops that were compiled from older sources.")
 
@@ -213,11 +213,20 @@ def _kept_as(loop: Any) -> Any:
     return getattr(getattr(loop, "_cache", None), "_cache_file", None)
 
 
-def _side_by_side(workers: int, calls: list[tuple]) -> None:
-    """The calls, in new processes. (A fork takes along what other threads hold, such as a compiler's lock.)"""
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _end_with_parent) as pool:
+def _side_by_side(workers: int, calls: list[tuple], line: str = "") -> bool:
+    """The calls, in new processes. (A fork takes along what other threads hold, such as a compiler's lock.)
+
+    line     printed by the first process that finds a loop that is not compiled
+    returns  whether one did
+    """
+    spawn = multiprocessing.get_context("spawn")
+    with ExitStack() as ends:
         try:
-            with ctrl_c_waits():
+            with (
+                ctrl_c_waits()
+            ):  # before the first semaphore: if this process is killed, nobody tells of those it leaves
+                told = spawn.Value("b", 0)
+                pool = ends.enter_context(ProcessPoolExecutor(workers, spawn, _begin, (told, line)))
                 jobs = [pool.submit(*call) for call in calls]
             for job in as_completed(jobs):
                 job.result()
@@ -225,6 +234,22 @@ def _side_by_side(workers: int, calls: list[tuple]) -> None:
             for process in multiprocessing.active_children():
                 process.terminate()
             raise
+    return bool(told.value)
+
+
+def _begin(told: Any, line: str) -> None:
+    """What a worker does first: it waits for its parent's end, and takes in what to say of a loop that is not compiled."""
+    _end_with_parent()
+    if line:
+        from minitransformer.kernels import compiling
+
+        def say() -> None:
+            with told.get_lock():
+                if not told.value:
+                    print(line, flush=True)
+                told.value = 1
+
+        compiling._say = say  # type: ignore[assignment]
 
 
 def _end_with_parent() -> None:

@@ -12,6 +12,7 @@ import minitransformer as mt
 from minitransformer import kernels
 from minitransformer.backend import available
 from minitransformer.book import compile_loops
+from minitransformer.kept_loops import kept_in
 from tests.fresh_python import fresh_python
 
 OF_ONE_TOKEN = (
@@ -115,6 +116,21 @@ def test_after_it_nothing_is_left_to_compile():
     assert fresh_python(FIRST_USE).split("\n") == ["", ""]
 
 
+@pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+def test_it_says_once_that_it_compiles_and_does_not_where_all_is_compiled(monkeypatch, capfd):
+    """It said so each time, and at a terminal once more for each process. Here a loop is looked for that nobody keeps."""
+    look = "from minitransformer.kernels import compiling; compiling._or_say(lambda: None)()"
+    side_by_side = compile_loops._side_by_side
+    for code, said in ((look, "Compiling the loops for this processor, once "), ("", "All loops are compiled for ")):
+        calls = [(exec, code)] * 2
+        monkeypatch.setattr(compile_loops, "_side_by_side", lambda _, __, line: side_by_side(1, calls, line))  # noqa: B023
+        compile_loops.compile_loops()
+        lines = [line for line in capfd.readouterr().out.splitlines() if not line.startswith("Removed")]
+        assert len(lines) == 1
+        assert lines[0].startswith(said)
+        assert str(kept_in()) in lines[0]
+
+
 OLD = """
 from pathlib import Path
 from minitransformer.book.compile_loops import remove_old_loops
@@ -144,10 +160,14 @@ def test_what_older_sources_were_compiled_to_is_removed(tmp_path):
 
 
 def test_a_killed_command_leaves_no_process_behind():
-    """Its workers have its standard output, too: only when all of them have ended, there is nothing more to read."""
+    """Its workers have its standard output, too: only when all of them have ended, there is nothing more to read.
+
+    Nor a warning: Python counted semaphores that the command had not taken away.
+    """
     asleep = "import time; print('asleep', flush=True); time.sleep(120)"
     command = f"from minitransformer.book.compile_loops import _side_by_side; _side_by_side(1, [(exec, {asleep!r})])"
-    with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", command], **pipes, text=True) as process:
         assert process.stdout.readline() == "asleep\n"
         process.kill()
-        assert process.communicate(timeout=60) == ("", None)
+        assert process.communicate(timeout=60) == ("", "")
