@@ -27,7 +27,8 @@ from minitransformer.typing import Array, checked
 def from_safetensors(folder: str | Path, dtype: type = np.float32) -> tuple[LanguageModel, SequenceParams]:
     """A trained GPT-2, a Qwen3 without experts or a model of the Llama kind: the model, and its parameters in float32 or float64.
 
-    folder   with config.json and model.safetensors, in which every tensor has to belong to the model
+    folder   with config.json and model.safetensors, or the files that model.safetensors.index.json names; every tensor in them
+             has to belong to the model
     raises   FileNotFoundError for a missing file; ValueError, which names the file, for a model of another kind, a choice that
              the book does not have, and a tensor that is missing, has another shape or type, or belongs to nothing;
              TypeError for another dtype

@@ -3,7 +3,6 @@
 Nothing is fetched from anywhere, and nothing of a file is run.
 """
 
-import functools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,56 +68,78 @@ def sizes_in(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from None
 
 
+def _listed_in(index: Path) -> list[Path]:
+    """The files beside an index that its weight_map names.
+
+    raises   ValueError if it names none, or others; FileNotFoundError if one of them is missing
+    """
+    where = json_object(index).get("weight_map")
+    names = list(where.values()) if isinstance(where, dict) else []
+    if not names or not all(isinstance(name, str) and name.endswith(".safetensors") for name in names):
+        raise ValueError(f"{index}: weight_map should say of each tensor in which safetensors file it stands")
+    if aside := [name for name in names if Path(name).name != name]:
+        raise ValueError(f"{index}: {aside[0]} should be the name of a file beside it")
+    return [existing(index.with_name(name), f", and {index.name} names it") for name in sorted(set(names))]
+
+
 class Tensors:
     """The arrays of a safetensors file by name, in one dtype; each is asked for with the shape that the model needs.
 
+    path    of a file, or of what stands in several files: then path.index.json beside it says in which
     plain   maps a name in the file to ours, or to None if the tensor is no weight of the model
     """
 
     def __init__(self, path: Path, plain: Callable[[str], str | None] = str, dtype: type = np.float32) -> None:
-        in_parts = path.with_name(f"{path.name}.index.json").exists()
+        index = path.with_name(f"{path.name}.index.json")
+        self.path = path if path.is_file() or not index.is_file() else index
         pickled = " (pytorch_model.bin is a pickle, which can run any code, and is not read)"
-        self.path = existing(path, " (weights that stand in several files are not read)" if in_parts else pickled)
+        files = [existing(path, pickled)] if self.path == path else _listed_in(index)
         self.library, self.dtype = lazy_import("safetensors", "the weights of a model"), dtype
-        try:
-            ours = {name: plain(name) for name in self._file().keys()}  # noqa: SIM118  (it is not a dict)
-        except self.library.SafetensorError as error:
-            raise ValueError(f"{path}: not a whole safetensors file: {error}") from None
-        self.names = {our: name for name, our in ours.items() if our is not None}
+        self.places: dict[str, tuple[Path, str]] = {}
+        for file in files:
+            try:
+                found = [(plain(name), name) for name in self._file(file).keys()]  # noqa: SIM118  (it is not a dict)
+            except self.library.SafetensorError as error:
+                raise ValueError(f"{file}: not a whole safetensors file: {error}") from None
+            for our, name in found:
+                if our in self.places:
+                    raise ValueError(f"{file}: the tensor {our} is in {self.places[our][0].name} already")
+                if our is not None:
+                    self.places[our] = file, name
         self.asked: set[str] = set()
+        self._raw: tuple[Path | None, dict[str, Any]] = None, {}
 
-    def _file(self) -> Any:
+    def _file(self, file: Path) -> Any:
         """Opened anew for each tensor: what was read from a file that stays open would stay in memory, as a second copy."""
-        return self.library.safe_open(self.path, "numpy")
+        return self.library.safe_open(file, "numpy")
 
     def __contains__(self, name: str) -> bool:
-        return name in self.names
+        return name in self.places
 
     def __call__(self, name: str, *shape: int) -> Array:
         """The tensor that has this name with us. Raises ValueError if it is missing, or has another shape or an unknown type."""
-        if name not in self.names:
+        if name not in self.places:
             raise ValueError(f"{self.path}: the tensor {name} is missing")
         self.asked.add(name)
-        file = self._file()
-        entry = file.get_slice(self.names[name])
+        path, named = self.places[name]
+        file = self._file(path)
+        entry = file.get_slice(named)
         found, dtype = tuple(entry.get_shape()), entry.get_dtype()
         if found != shape:
-            raise ValueError(f"{self.path}: the tensor {name} has shape {found}, config.json says {shape}")
+            raise ValueError(f"{path}: the tensor {name} has shape {found}, config.json says {shape}")
         if dtype == "BF16":
-            return self._bfloat16(self.names[name]).astype(self.dtype, copy=False)
+            return self._bfloat16(path, named).astype(self.dtype, copy=False)
         if dtype not in ("F32", "F16", "F64"):
-            raise ValueError(f"{self.path}: the tensor {name} has type {dtype}; F32, F16, BF16 and F64 can be read")
-        return file.get_tensor(self.names[name]).astype(self.dtype, copy=False)
+            raise ValueError(f"{path}: the tensor {name} has type {dtype}; F32, F16, BF16 and F64 can be read")
+        return file.get_tensor(named).astype(self.dtype, copy=False)
 
-    def _bfloat16(self, name: str) -> Array:
-        """A bfloat16 is the upper half of a float32."""
-        entry = self._raw[name]
+    def _bfloat16(self, path: Path, name: str) -> Array:
+        """A bfloat16 is the upper half of a float32. (The library gives it with all else in the file, kept until the next.)"""
+        if self._raw[0] != path:
+            self._raw = path, dict(self.library.deserialize(path.read_bytes()))
+        entry = self._raw[1][name]
         bits = np.frombuffer(entry["data"], "<u2").astype(np.uint32) << 16
         return bits.view(np.float32).reshape(entry["shape"])
-
-    @functools.cached_property
-    def _raw(self) -> dict[str, Any]:
-        return dict(self.library.deserialize(self.path.read_bytes()))
 
     def linear(self, name: str, D: int, E: int, *, bias: bool = True) -> tuple[Array, Array | None]:
         """W (D, E) and b of a linear layer, whose file keeps Wᵀ: there y = W x, here Y = X W."""
@@ -131,5 +152,5 @@ class Tensors:
 
     def refuse_more(self) -> None:
         """Raise ValueError for a tensor of the file that the model has not asked for."""
-        if more := sorted(set(self.names) - self.asked):
-            raise ValueError(f"{self.path}: the tensor {more[0]} belongs to no part of this model")
+        if more := sorted(set(self.places) - self.asked):
+            raise ValueError(f"{self.places[more[0]][0]}: the tensor {more[0]} belongs to no part of this model")

@@ -216,6 +216,82 @@ def test_names_with_a_prefix_or_without_and_what_is_no_weight(name, tmp_path):
     same_as_stored(name, model(params, TOKENS)[0], 1e-10)
 
 
+def in_files(folder, name, dtype=np.float64):
+    """The folder of a case with every third tensor in the same file, and an index beside them."""
+    write(folder, name)
+    (folder / "model.safetensors").unlink()
+    all_of_them, where = list(tensors(name, dtype).items()), {}
+    for k in range(3):
+        file = f"model-{k + 1:05}-of-00003.safetensors"
+        save_file(dict(all_of_them[k::3]), folder / file)
+        where |= {each: file for each, _ in all_of_them[k::3]}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    return folder
+
+
+@pytest.mark.parametrize("name", READ)
+def test_weights_may_stand_in_several_files(name, tmp_path):
+    model, params = from_safetensors(in_files(tmp_path / "model", name), np.float64)
+    same_as_stored(name, model(params, TOKENS)[0], 1e-10)
+
+
+SECOND = "model-00002-of-00003.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("index", "says"),
+    [
+        ("{", "model.safetensors.index.json: not a JSON file"),
+        (
+            "{}",
+            "model.safetensors.index.json: weight_map should say of each tensor in which safetensors file it stands",
+        ),
+        ('{"weight_map": {}}', "weight_map should say of each tensor"),
+        ('{"weight_map": ["model.safetensors"]}', "weight_map should say of each tensor"),
+        ('{"weight_map": {"norm.weight": 1}}', "weight_map should say of each tensor"),
+        ('{"weight_map": {"norm.weight": "pytorch_model.bin"}}', "weight_map should say of each tensor"),
+        (
+            '{"weight_map": {"a": "../a.safetensors"}}',
+            "index.json: ../a.safetensors should be the name of a file beside",
+        ),
+        (
+            '{"weight_map": {"a": "a.safetensors"}}',
+            "a.safetensors: no such file, and model.safetensors.index.json names",
+        ),
+        (
+            f'{{"weight_map": {{"norm.weight": "{SECOND}"}}}}',
+            "index.json: the tensor layers.0.self_attn.q_proj.weight is missing",
+        ),
+    ],
+)
+def test_an_index_that_does_not_lead_to_the_weights_is_refused(index, says, tmp_path):
+    folder = in_files(tmp_path / "model", "llama")
+    (folder / "model.safetensors.index.json").write_text(index)
+    with pytest.raises((ValueError, FileNotFoundError), match=re.escape(says)):
+        from_safetensors(folder)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (
+            "embed_tokens.weight",
+            f"model-00003-of-00003.safetensors: the tensor embed_tokens.weight is in {SECOND} already",
+        ),
+        ("more.weight", "model-00003-of-00003.safetensors: the tensor more.weight belongs to no part"),
+        (None, f"{SECOND}: not a whole safetensors file"),
+    ],
+)
+def test_of_several_files_the_one_at_fault_is_named(more, says, tmp_path):
+    folder, third = in_files(tmp_path / "model", "llama"), dict(list(tensors("llama").items())[2::3])
+    if more is None:
+        (folder / SECOND).write_bytes((folder / SECOND).read_bytes()[:-1])
+    else:
+        save_file({**third, more: np.ones(12)}, folder / "model-00003-of-00003.safetensors")
+    with pytest.raises(ValueError, match=re.escape(says)):
+        from_safetensors(folder)
+
+
 def test_a_tied_table_may_stand_in_the_file_twice(tmp_path):
     table = tensors("gpt2")["transformer.wte.weight"]
     model, params = from_safetensors(write(tmp_path / "same", "gpt2", **{"lm_head.weight": table}), np.float64)
@@ -336,9 +412,6 @@ def test_what_is_not_there_is_refused(tmp_path):
         from_safetensors(folder)
     (folder / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match=r"model.safetensors: no such file .*pickle"):
-        from_safetensors(folder)
-    (folder / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(FileNotFoundError, match=r"model.safetensors: no such file .*in several files are not read"):
         from_safetensors(folder)
     (folder / "config.json").write_text("[]")
     with pytest.raises(ValueError, match="expected an object"):
