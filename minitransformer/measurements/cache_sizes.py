@@ -69,7 +69,10 @@ READ: dict[
 
 
 def layers_of(model: LanguageModel) -> tuple[Layers, ...]:
-    """What each block of a model keeps, from its own numbers."""
+    """What each block of a model keeps, from its own numbers.
+
+    raises   ValueError for another kind of attention than softmax in any pattern, latents and the gated delta rule
+    """
     return tuple(_kept_by(block.attention) for block in model.body.blocks)
 
 
@@ -77,7 +80,10 @@ def _kept_by(mixer: Any) -> Layers:
     """Latents; or keys and values, of a window or of all; or a memory, and the last rows that its convolution wants again."""
     if isinstance(mixer, Latent):
         return Layers(1, mixer.kept)
-    H, d, core = mixer.heads, mixer.d, mixer.core
+    core: Any = getattr(mixer, "core", None)
+    if not isinstance(core, GatedDelta) and not hasattr(core, "pattern"):
+        raise ValueError(f"attention: what {type(core or mixer).__name__} keeps is not counted here")
+    H, d = mixer.heads, mixer.d
     if isinstance(core, GatedDelta):
         rows = 0 if core.taps is None else core.taps - 1
         return Layers(1, 0, None, 4 * (H * d * d + rows * (H + 2 * (core.key_heads or H)) * d))

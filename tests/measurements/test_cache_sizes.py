@@ -88,6 +88,13 @@ def test_the_first_tokens_are_kept_beside_the_last():
         assert layer == Layers(1, keys_and_values(4, 4), cap)
 
 
+@pytest.mark.parametrize(("attention", "name"), [("pooled", "Pooled"), ("gmlp", "GMLP"), ("linear", "KernelAttention")])
+def test_what_the_arithmetic_does_not_know_is_refused(attention, name):
+    """It said that a part has no `pattern`, or no `heads`."""
+    with pytest.raises(ValueError, match=rf"^attention: what {name} keeps is not counted here$"):
+        layers_of(LanguageModel(40, 24, 16, 1, 4, 10, attention=attention, positions="none"))
+
+
 def test_numbers_that_a_token_leaves_in_a_layer():
     """In published sizes: 1536, 2048 and 576; of DeepSeek's heads, keys and values would be 4096 numbers, seven times as many."""
     assert [layers_of(model)[0].numbers for model in READ.values()] == [1536, 2048, 576]
