@@ -1,7 +1,8 @@
 """Do two runs of a notebook agree? Byte for byte where floats allow, and within a tolerance where they do not.
 
     text       equal, but for numbers, which may differ in the last place that is printed, or in the seventh digit, and where
-               one does, for the spaces, since they line up a table
+               one does, for the spaces, since they line up a table; in a cell that reads a record, which is the same
+               everywhere, equal to the last digit
     SVG        equal, but for coordinates within a hundredth of a point
     PNG        pixels within 2 of 255, in the root mean square; with a palette, up to 8 of 255 are not counted
     metadata   equal: they say how large a picture is shown
@@ -13,6 +14,7 @@ have grown from such digits, as in a training: a chapter prints only what every 
 
 import base64
 import io
+import operator
 import re
 from itertools import zip_longest
 from typing import Any
@@ -30,8 +32,8 @@ SVG_ID = re.compile(r"\b(?:[mph]|image|C[0-9a-f]+_[0-9a-f]+_)[0-9a-f]{10}\b")  #
 DRAWN_BY = re.compile(rb"Matplotlib [\d.]+\w*")  # `figures.save` writes it into every picture
 
 
-def outputs_differ(old: list[Any], new: list[Any]) -> str:
-    """In what two lists of outputs of a cell differ, or "" if they agree."""
+def outputs_differ(old: list[Any], new: list[Any], *, exact: bool = False) -> str:
+    """In what two lists of outputs of a cell differ, or "" if they agree; `exact`: numbers in a text to the last digit."""
     kinds = [[_kind(output) for output in outputs] for outputs in (old, new)]
     if kinds[0] != kinds[1]:
         return f"outputs were {_listed(kinds[0])}, are {_listed(kinds[1])}"
@@ -41,7 +43,7 @@ def outputs_differ(old: list[Any], new: list[Any]) -> str:
         if before.get("metadata", {}) != after.get("metadata", {}):
             return f"metadata were {before.get('metadata')}, are {after.get('metadata')}"
         for mime in before.get("data", {}):
-            if difference := data_differ(mime, before["data"][mime], after["data"][mime]):
+            if difference := data_differ(mime, before["data"][mime], after["data"][mime], exact=exact):
                 return difference
     return ""
 
@@ -54,7 +56,7 @@ def _listed(kinds: list[str]) -> str:
     return " + ".join(kinds) or "none"
 
 
-def data_differ(mime: str, old: Any, new: Any) -> str:
+def data_differ(mime: str, old: Any, new: Any, *, exact: bool = False) -> str:
     """In what two pieces of data of one kind differ, or "" if they agree."""
     if old == new:
         return ""
@@ -64,7 +66,7 @@ def data_differ(mime: str, old: Any, new: Any) -> str:
             return ""
         return (_png_differ if mime == "image/png" else _svg_differ)(before, after)
     if mime.startswith("text/"):
-        return _text_differ("".join(old), "".join(new), _same_number)
+        return _text_differ("".join(old), "".join(new), operator.eq if exact else _same_number)
     return f"{mime} changed"
 
 

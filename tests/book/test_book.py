@@ -115,7 +115,8 @@ def test_a_live_cell_keeps_no_figure(root):
 
 
 def test_what_differs_by_a_trace_is_left_as_it_was(root):
-    write_notebook(root, "02_sum", [("print(1 / 3)", [])])
+    """... but for what is read from a record, which has no traces."""
+    write_notebook(root, "02_sum", [("print(1 / 3)", []), ("print(0.12)  # of experiments.load('a')", [])])
     book.write(root, ["02"])
     path = root / "notebooks" / "02_sum.ipynb"
     path.write_text(path.read_text().replace("0.3333333333333333", "0.3333333333333331"))
@@ -124,9 +125,13 @@ def test_what_differs_by_a_trace_is_left_as_it_was(root):
     before = {path: path.read_bytes() for path in root.rglob("*.*") if path.is_file()}
     book.write(root, [])
     assert {path: path.read_bytes() for path in root.rglob("*.*") if path.is_file()} == before
+    given = nbformat.read(path, as_version=4)
+    path.write_text(path.read_text().replace('"0.12', '"0.13'))
+    assert list(book._cells_differ(path, given)) == ["cell 2: the number 0.13 became 0.12"]
     path.write_text(path.read_text().replace("0.3333333333333331", "0.34"))
     book.write(root, ["02"])
     assert "0.3333333333333333" in path.read_text()
+    assert '"0.12' in path.read_text()
 
 
 def test_a_kernel_whose_port_was_taken_gets_another_one(root, monkeypatch):
