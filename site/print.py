@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from minitransformer import files, terminal  # noqa: E402
 from minitransformer.cli import site  # noqa: E402
 from tests.browser.devtools import new_page, program, wait  # noqa: E402
 
@@ -39,16 +40,24 @@ def write(out: Path) -> None:
             "stream"
         ]
         out.parent.mkdir(parents=True, exist_ok=True)
-        with out.open("wb") as file:
-            while True:
-                part = page.send("IO.read", handle=stream, size=1 << 20)
-                file.write(base64.b64decode(part["data"]) if part["base64Encoded"] else part["data"].encode())
-                if part["eof"]:
-                    break
+        parts = []
+        while not parts or not parts[-1]["eof"]:
+            parts.append(page.send("IO.read", handle=stream, size=1 << 20))
+        bytes_of = {True: base64.b64decode, False: str.encode}
+        files.write(out, b"".join(bytes_of[part["base64Encoded"]](part["data"]) for part in parts))
+
+
+def main() -> None:
+    """The command."""
+    if program() is None:
+        sys.exit("there is no browser to print with; on Debian and Ubuntu: apt install chromium")
+    try:
+        write(Path(sys.argv[1]))
+    except KeyboardInterrupt:
+        terminal.say("interrupted", before="\n")
+        sys.exit(130)
+    print(sys.argv[1])
 
 
 if __name__ == "__main__":
-    if program() is None:
-        sys.exit("there is no browser to print with; on Debian and Ubuntu: apt install chromium")
-    write(Path(sys.argv[1]))
-    print(sys.argv[1])
+    main()

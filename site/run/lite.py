@@ -23,6 +23,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from prepare import LOOKED_AT, ROOT, WHEN, PrepareError, copy, prepare, sha256, tree
 
+from minitransformer import terminal
+
 LITE = ROOT / ".venv-lite"
 KERNEL = "@jupyterlite/pyodide-kernel-extension"
 OF_KERNEL = ("ipykernel", "piplite", "pyodide-kernel")  # wheels that come with it
@@ -117,6 +119,9 @@ def main() -> None:
         lite(Path(sys.argv[1]).resolve(), Path(os.environ.get("SITE_PYODIDE", ROOT / ".pyodide")))
     except PrepareError as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        terminal.say("interrupted", before="\n")
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 import zipfile
 
 import pytest
@@ -9,12 +10,16 @@ import pytest
 from tests.fresh_python import fresh_python
 
 
-@pytest.fixture(scope="module")
-def prepare(root):
-    spec = importlib.util.spec_from_file_location("prepare", root / "site" / "run" / "prepare.py")
+def loaded(script):
+    spec = importlib.util.spec_from_file_location(script.stem, script)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def prepare(root):
+    return loaded(root / "site" / "run" / "prepare.py")
 
 
 @pytest.fixture(scope="module")
@@ -158,3 +163,20 @@ def test_a_traceback_is_pythons_own(answers):
     assert lines[-1] == "ZeroDivisionError: division by zero"
     assert answers["is no Python"]["error"].splitlines()[-1].startswith("SyntaxError: ")
     assert "cell.py" not in answers["fails"]["error"] + answers["is no Python"]["error"]
+
+
+@pytest.mark.parametrize(("script", "work"), [("site/print.py", "write"), ("site/run/lite.py", "lite")])
+def test_after_ctrl_c_make_pdf_and_make_lite_say_so_in_a_line(script, work, root, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    pytest.importorskip("websocket", reason="by which print.py speaks to the browser")
+    monkeypatch.syspath_prepend((root / script).parent)
+    module = loaded(root / script)
+    monkeypatch.setattr(module, work, interrupted)
+    monkeypatch.setattr(module, "program", lambda: "a browser", raising=False)
+    monkeypatch.setattr(sys, "argv", [script, "out"])
+    with pytest.raises(SystemExit) as end:
+        module.main()
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "\nminitransformer: interrupted\n"
