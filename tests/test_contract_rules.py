@@ -13,7 +13,7 @@ from minitransformer.attention import Core, Mixer, MultiHeadAttention, Pattern, 
 from minitransformer.attention.cache.recent import Kept
 from minitransformer.attention.selected import Routing
 from minitransformer.checks import frozen
-from minitransformer.contract import HEADS, WIDTH, AttentionError, Broken, learns
+from minitransformer.contract import HEADS, WIDTH, AttentionError, Broken, any_length, learns, refusals
 from minitransformer.functional import sigmoid
 from minitransformer.positions import T5Bias
 from minitransformer.pullback import Pullback
@@ -373,6 +373,38 @@ def test_a_wrong_one_is_caught_and_told(kind, capsys):
     assert len(said) == 1, found
     (what,) = said.values()
     assert re.search(kind.says, what), what
+
+
+def test_a_length_at_which_it_fails_is_told():
+    """NaN for 64 tokens, and for no other number: of 63, 65 and 1 nothing is said."""
+
+    @frozen
+    class FailsAtATile(Right):
+        def scores(self, Q, K, b):
+            return super().scores(Q, K, b) * Q.dtype.type(np.nan if Q.shape[-2] == 64 else 1)
+
+    for n in (1, 2, 63, 65):
+        any_length(FailsAtATile(), n=n)
+    with pytest.raises(Broken, match=r"^of 64 tokens, Y is not finite$"):
+        any_length(FailsAtATile(), n=64)
+
+
+def test_everything_that_does_not_fit_is_tried(monkeypatch):
+    tried = []
+    monkeypatch.setattr(refusals, "refused", lambda call, what, *_: tried.append(what))
+    refusals.refuses_other_heads(Right(), tier="numpy")
+    every = ["of one sample for two", "of another number of heads", "without samples and heads"]
+    every += ["in float32 beside float64", "of whole numbers", "as a list"]
+    keys = ["of 5 tokens for 9", "of twice as many heads", "of twice as many tokens"]
+    widths = ["of width 0", "of twice the width"]
+    wrong = {"Q": [*every, *widths], "K": [*every, *keys, *widths], "V": [*every, *keys]}
+    ways = [f"{way}{name} {what}" for name, whats in wrong.items() for what in whats for way in ("", "step, ")]
+    ways += [
+        "step, 5 new queries for 9 new keys",
+        f"a mask {np.dtype(int)} (9, 9), for 9 tokens",
+        "a mask bool (9, 8), for 9 tokens",
+    ]
+    assert tried == [*ways, "a mask bool (3, 2, 2, 9, 9), for 9 tokens", "too few arrays", "too many arrays"]
 
 
 def test_who_says_that_it_moves_has_to_move():
