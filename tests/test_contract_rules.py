@@ -13,7 +13,16 @@ from minitransformer.attention import Core, Mixer, MultiHeadAttention, Pattern, 
 from minitransformer.attention.cache.recent import Kept
 from minitransformer.attention.selected import Routing
 from minitransformer.checks import frozen
-from minitransformer.contract import HEADS, WIDTH, AttentionError, Broken, any_length, learns, refusals
+from minitransformer.contract import (
+    HEADS,
+    WIDTH,
+    AttentionError,
+    Broken,
+    any_length,
+    learns,
+    padding_changes_nothing,
+    refusals,
+)
 from minitransformer.functional import sigmoid
 from minitransformer.positions import T5Bias
 from minitransformer.pullback import Pullback
@@ -387,6 +396,21 @@ def test_a_length_at_which_it_fails_is_told():
         any_length(FailsAtATile(), n=n)
     with pytest.raises(Broken, match=r"^of 64 tokens, Y is not finite$"):
         any_length(FailsAtATile(), n=64)
+
+
+def test_padding_that_gets_a_gradient_is_told():
+    """Y is right, and so is every gradient of what is there."""
+
+    @frozen
+    class TeachesThePadding(Right):
+        def back(self, p, dY):
+            *others, dV = super().back(p, dY)
+            return *others, dV + dV.dtype.type(1e-3) * (p.A == 0).all(-2)[..., None]
+
+    for causal in (False, True):
+        padding_changes_nothing(Right(), causal=causal, tier="numpy")
+        with pytest.raises(Broken, match="the mask is not kept in the backward pass: the padding gets a gradient"):
+            padding_changes_nothing(TeachesThePadding(), causal=causal, tier="numpy")
 
 
 def test_everything_that_does_not_fit_is_tried(monkeypatch):
