@@ -26,6 +26,12 @@ def a_bias_as_a_series(answer):
                 "The query's own token is t = 0, and it has a score too.",
             ),
         )
+    slope = 1e-6  # 1/λ is the length over which a weight fades
+    expect(
+        answer(slope, 3),
+        -np.expm1(-slope) * np.exp(-3 * slope),
+        "For a slope of 1e-6 it is another number: a million tokens matter. Is a text summed that is shorter than that?",
+    )
 
 
 @exercise("6.2")

@@ -123,6 +123,12 @@ def an_order_of_two(answer):
             ),
             (1 / (1 + np.exp((stay - change) / tau / 2)), "This is the probability of changing places."),
         )
+    R = np.array([[0.0, -30], [10, 8]])  # after k iterations P₀₀ is still 1/2k too small
+    expect(
+        answer(R, 1.0),
+        1 / (1 + np.exp(-14)),
+        f"It is right for small logits. For R = {R.tolist()} and τ = 1 it is another number. Is something iterated?",
+    )
 
 
 @exercise("9.6")

@@ -14,6 +14,7 @@ from minitransformer.exercises.check import (
     likely,
     real,
     several,
+    times_read,
     with_pullback,
     without_a_matrix,
 )
@@ -89,22 +90,26 @@ def which_of_them_will_do(answer):
 def half_of_the_features(answer):
     """Features of degree 2 without doubles."""
     rng = np.random.default_rng(105)
-    A, B = rng.standard_normal((2, 2, 3, 4))
-    FA, FB = (real(answer(X)) for X in (A, B))
-    if FA.shape != (2, 3, 15):
-        raise NotYet(
-            f"For X {A.shape} the shape is {FA.shape}, and 1 + d + d(d + 1)/2 features are wanted for each row."
+    for d in (5, 4):
+        A, B = rng.standard_normal((2, 2, 3, d))
+        FA, FB = (real(answer(X)) for X in (A, B))
+        if FA.shape != (2, 3, 1 + d + d * (d + 1) // 2):
+            raise NotYet(
+                f"For X {A.shape} the shape is {FA.shape}, and 1 + d + d(d + 1)/2 features are wanted for each row."
+            )
+        t = np.vecdot(A, B)
+        square, own = t**2, np.vecdot(A**2, B**2)
+        expect(
+            np.vecdot(FA, FB),
+            1 + t + square / 2,
+            "The products are not 1 + t + t²/2. How often does a₁a₂ b₁b₂ stand in t²?",
+            (
+                1 + t + (square + own) / 4,
+                "All pairs are divided by √2. Those of two different entries stood there twice.",
+            ),
+            (1 + t + (square + own) / 2, "All pairs have the factor 1. A square stood there once, with 1/√2."),
+            (t + square / 2, "The first feature is 1."),
         )
-    t = np.vecdot(A, B)
-    square, own = t**2, np.vecdot(A**2, B**2)
-    expect(
-        np.vecdot(FA, FB),
-        1 + t + square / 2,
-        "The products are not 1 + t + t²/2. How often does a₁a₂ b₁b₂ stand in t²?",
-        (1 + t + (square + own) / 4, "All pairs are divided by √2. Those of two different entries stood there twice."),
-        (1 + t + (square + own) / 2, "All pairs have the factor 1. A square stood there once, with 1/√2."),
-        (t + square / 2, "The first feature is 1."),
-    )
     alone(answer, FA[0], A[0], pullback=False)
 
 
@@ -132,6 +137,11 @@ def a_window_of_sums(answer):
         )
     FQ, FK, V = (rng.random((2000, width)) for width in (4, 4, 2))
     without_a_matrix(2000, answer, FQ, FK, V, 3)
+    if times_read(answer, FQ[:300], FK[:300], V[:300], 100) > 20:
+        raise NotYet(
+            "It is right, but each query goes through all keys of its window. Running sums keep what they hold."
+        )
+    without_a_matrix(2000, answer, FQ, FK, V, 1000, of="(n, w)")
 
 
 @exercise("10.7")

@@ -9,6 +9,7 @@ import dis
 import functools
 import importlib
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -229,9 +230,9 @@ def expect(given: Any, wanted: Any, hint: str, *mistakes: tuple[Any, str], toler
 
 
 def choice(given: Any, wanted: Any, hint: str) -> None:
-    """The answer is this word, or this whole number, or this True or False; case and spaces around a word do not count."""
-    if isinstance(given, str):
-        given = given.strip().lower()
+    """The answer is this word, or this whole number, or this True or False; only the letters and digits of a word count."""
+    if isinstance(given, str) and isinstance(wanted, str):
+        given, wanted = (" ".join(re.findall(r"[^\W_]+", word.lower())) for word in (given, wanted))
     if isinstance(given, np.generic):
         given = given.item()
     if type(given) is not type(wanted):
@@ -280,12 +281,51 @@ def alone(function: Callable[..., Any], wanted: Any, *args: Any, pullback: bool 
         raise NotYet(f"{hint} Without them it raises {type(error).__name__}: {error}.") from None
 
 
-def without_a_matrix(n: int, function: Callable[..., Any], *args: Any) -> None:
+def without_a_matrix(n: int, function: Callable[..., Any], *args: Any, of: str = "(n, n)") -> None:
     """For n tokens a function takes less memory than a matrix (n, n) would, even of booleans."""
     with peak_memory() as peak:
         function(*args)
         if peak() > n * n:
-            raise NotYet("It is right, but a matrix (n, n) is made on the way.")
+            raise NotYet(f"It is right, but a matrix {of} is made on the way.")
+
+
+class Counted(np.ndarray):
+    """An array that counts how many of its numbers, and of those in its views, NumPy's functions are given."""
+
+    count: list[int]
+
+    def __array_finalize__(self, of: Any) -> None:
+        self.count = getattr(of, "count", [0])
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return getattr(ufunc, method)(*_counted(inputs), **_counted(kwargs))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return function(*_counted(args), **_counted(kwargs))
+
+
+def _counted(given: Any) -> Any:
+    """What NumPy is given, with plain arrays in place of those that count."""
+    if isinstance(given, Counted):
+        given.count[0] += given.size
+        return given.view(np.ndarray)
+    if type(given) in (tuple, list):
+        return type(given)(map(_counted, given))
+    return {name: _counted(one) for name, one in given.items()} if type(given) is dict else given
+
+
+def times_read(function: Callable[..., Any], *args: Any) -> float:
+    """How often NumPy is given a number of these arrays, on average; Python's own loops over numbers do not count."""
+    arrays = [arg.view(Counted) if isinstance(arg, np.ndarray) else arg for arg in args]
+    total = [0]
+    for array in arrays:
+        if isinstance(array, Counted):
+            array.count = total
+    try:
+        function(*arrays)
+    except Exception:  # it takes plain arrays, and no others
+        return 0.0
+    return total[0] / sum(array.size for array in arrays if isinstance(array, Counted))
 
 
 def derivative(function: Callable[..., Any], *args: Any, hint: str, **options: Any) -> None:

@@ -57,19 +57,29 @@ def both_sides(table, n):
     return table
 
 
+def sum_over_a_text(slope, t):
+    weights = np.exp(-slope * np.arange(100_000))
+    return weights[t] / weights.sum()
+
+
 ANSWERS = {
     "6.1": {
+        "also": [
+            lambda m, t: np.exp(-m * t) - np.exp(-m * (t + 1)),
+            lambda m, t: 2 * np.sinh(m / 2) * np.exp(-m * (t + 1 / 2)),
+        ],
         "wrong": [
             lambda m, t: np.exp(-m * t),
             lambda m, t: m * np.exp(-m * t),
             lambda m, t: (1 - np.exp(-m)) * np.exp(-m * (t + 1)),
             lambda m, t: (1 - m) * np.exp(-m * t),
+            sum_over_a_text,
             0.3,
-        ]
+        ],
     },
     "6.2": {"wrong": [[1, 177], [2, 256], [2, 177], [1.386, 177.4], 178]},
     "6.3": {"wrong": [23, 3, 32, 10, "nine"]},
-    "6.4": {"wrong": ["interpolation", "ntk", "yarn", 3]},
+    "6.4": {"also": ["Dynamic_NTK", "dynamic-ntk"], "wrong": ["interpolation", "ntk", "yarn", 3]},
     "6.5": {
         "wrong": [
             diagonal_means,

@@ -82,6 +82,21 @@ def at_least_the_kth(S, k):
     return past >= np.sort(past)[..., -min(k, S.shape[-1]), None]
 
 
+def ratio(R, tau):
+    """p/(1 − p) is the root of what no iteration changes."""
+    E = np.exp(R / tau)
+    root = np.sqrt(E[0, 0] * E[1, 1] / (E[0, 1] * E[1, 0]))
+    return root / (1 + root)
+
+
+def iterated(R, tau):
+    P = np.exp(R / tau)
+    for _ in range(1000):
+        P = P / P.sum(1, keepdims=True)
+        P = P / P.sum(0)
+    return P[0, 0]
+
+
 ANSWERS = {
     "9.1": {"wrong": [[7, 0.56], [5, 0.44], [8, 8 / 9], [8, 0.39], [8, 0.5], [6, 0.5], 8]},
     "9.2": {"wrong": [lambda C: 1 - 1 / C, lambda C: 0, lambda C: np.exp(-1), lambda C: 1 / C, 0.37]},
@@ -101,13 +116,15 @@ ANSWERS = {
         ],
     },
     "9.5": {
+        "also": [ratio, lambda R, tau: np.tanh((R[0, 0] + R[1, 1] - R[0, 1] - R[1, 0]) / (4 * tau)) / 2 + 1 / 2],
         "wrong": [
+            iterated,
             lambda R, tau: 1 / (1 + np.exp(-(R[0, 0] - R[0, 1]) / tau)),
             lambda R, tau: 1 / (1 + np.exp(-(R[0, 0] + R[1, 1] - R[0, 1] - R[1, 0]) / tau)),
             lambda R, tau: 1 / (1 + np.exp(-(R[0, 0] + R[1, 1] - R[0, 1] - R[1, 0]) * tau / 2)),
             lambda R, tau: 1 / (1 + np.exp((R[0, 0] + R[1, 1] - R[0, 1] - R[1, 0]) / tau / 2)),
             lambda R, tau: R[0, 0] / (R[0, 0] + R[0, 1]),
-        ]
+        ],
     },
     "9.6": {
         "wrong": [

@@ -14,6 +14,19 @@ def both_orders(X):
     return np.concatenate([np.ones_like(X[..., :1]), X, two], -1)
 
 
+def one_by_one(X):
+    """In another order, and with every sign changed."""
+    x = [X[..., c] for c in range(X.shape[-1])]
+    products = [a * b for c, a in enumerate(x) for b in x[:c]]
+    return -np.stack([a * a / np.sqrt(2) for a in x] + products + x + [np.ones_like(x[0])], -1)
+
+
+def of_four(X):
+    """The pairs of the first four entries."""
+    s, t = np.triu_indices(4)
+    return np.concatenate([np.ones_like(X[..., :1]), X, X[..., s] * X[..., t] / np.where(s == t, np.sqrt(2), 1)], -1)
+
+
 def window(late=0, z_too=True, leave=True, z=True):
     def answer(FQ, FK, V, w):
         S, total, said = np.zeros((FK.shape[1], V.shape[1])), np.zeros(FK.shape[1]), []
@@ -26,6 +39,28 @@ def window(late=0, z_too=True, leave=True, z=True):
         return np.array(said)
 
     return answer
+
+
+def differences(FQ, FK, V, w):
+    """All sums from the beginning, less those that were there w tokens before."""
+    products = FK[:, :, None] * np.append(V, np.ones((len(V), 1)), 1)[:, None, :]
+    sums = np.concatenate([np.zeros_like(products[:1]), np.cumsum(products, 0)])
+    ends = np.arange(1, len(FQ) + 1)
+    Y = np.einsum("nr,nrd->nd", FQ, sums[ends] - sums[np.maximum(ends - w, 0)])
+    return Y[:, :-1] / Y[:, -1:]
+
+
+def anew(FQ, FK, V, w):
+    """For each query the sums over its window, from the first key to the last."""
+    windows = [slice(max(0, i - w + 1), i + 1) for i in range(len(FQ))]
+    return [q @ (FK[s].T @ V[s]) / (q @ FK[s].sum(0)) for q, s in zip(FQ, windows, strict=True)]
+
+
+def by_a_band(FQ, FK, V, w):
+    k, v = (np.pad(X, ((w - 1, 0), (0, 0))) for X in (FK, V))
+    k, v = (np.lib.stride_tricks.sliding_window_view(X, w, 0) for X in (k, v))
+    W = np.einsum("nr,nrw->nw", FQ, k)
+    return np.einsum("nw,ndw->nd", W, v) / W.sum(1, keepdims=True)
 
 
 def by_a_matrix(FQ, FK, V, w):
@@ -110,17 +145,22 @@ ANSWERS = {
     },
     "10.4": {"right": "(a) and (d)", "wrong": ["a", "bad", "acd", "d", "and", 2]},
     "10.5": {
+        "also": [one_by_one],
         "wrong": [
             lambda X: pairs_of(X, off=np.sqrt(0.5)),
             lambda X: pairs_of(X, own=1.0),
             lambda X: pairs_of(X, first=0.0),
             lambda X: pairs_of(X, off=np.sqrt(2)),
+            of_four,
             both_orders,
-        ]
+        ],
     },
     "10.6": {
         "right": window(),
+        "also": [differences],
         "wrong": [
+            anew,
+            by_a_band,
             window(late=1),
             window(z_too=False),
             window(leave=False),

@@ -2,7 +2,8 @@
 
 Every hint of a checker is said for one of the wrong answers, or the test names it.
 
-`answers_02.py` holds, for each exercise of chapter 02, wrong answers, and the right one where the page has no folded solution.
+`answers_02.py` holds, for each exercise of chapter 02, wrong answers, the right one where the page has no folded solution,
+and others that are as right.
 """
 
 import ast
@@ -29,6 +30,7 @@ from minitransformer.exercises.check import (
     hint_for,
     numbers,
     several,
+    times_read,
     unless,
     with_pullback,
     yes_or_no,
@@ -107,7 +109,8 @@ def hints_in(checker):
 def test_right_answers_pass_and_wrong_ones_do_not(number, root):
     tried = answers()[number]
     solution = next((page.solutions[number] for page in pages(root).values() if number in page.solutions), "")
-    right = [answer for answer in (folded(solution), tried.get("right")) if answer is not None]
+    known = (folded(solution), tried.get("right"), *tried.get("also", ()))
+    right = [answer for answer in known if answer is not None]
     assert right, f"{number}: no right answer, folded or in answers_*.py"
     for answer in right:
         assert hint_for(number, answer) is None
@@ -335,6 +338,16 @@ def test_a_memory_has_at_most_the_rows_that_it_may_have():
     assert hint_for("12.4", answer) is None
 
 
+def test_how_often_numbers_are_read():
+    A, B = np.ones((6, 2)), np.ones((6, 3))
+    assert times_read(lambda A, B: A.T @ B, A, B) == 1
+    assert times_read(lambda A, B: np.concatenate([A, B, A[:3]]), A, B[:, :2]) == 1.25
+    assert times_read(lambda A, n: [np.einsum("ij->j", A[i:]) for i in range(n)], A, 2) == 11 / 6
+    assert times_read(lambda A, out: np.multiply(A, 2, out=out), A, np.zeros((6, 2))) == 1
+    assert times_read(lambda A: A.tolist(), A) == 0
+    assert times_read(lambda A: type(A) is np.ndarray or 1 / 0, A) == 0, "what takes plain arrays alone is not judged"
+
+
 def test_parts_of_checkers():
     close([1.0, 2], [1, 2], "")
     for given in ([1, 2.1], [[1, 2]], "two", [1, np.nan], None):
@@ -345,6 +358,7 @@ def test_parts_of_checkers():
     with pytest.raises(NotYet, match=r"this is a function\. Look again\."):
         close(np.cos, 1, "Look again.")
     choice(" Yes ", "yes", "")
+    choice("Dynamic_NTK", "dynamic ntk", "")
     choice(np.int64(3), 3, "")
     for given, wanted in (("no", "yes"), (True, 1), (3.0, 3)):
         with pytest.raises(NotYet):
