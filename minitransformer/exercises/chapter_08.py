@@ -16,6 +16,7 @@ from minitransformer.exercises.check import (
     likely,
     several,
     with_pullback,
+    without_a_matrix,
 )
 from minitransformer.machine import peak_memory
 
@@ -209,6 +210,7 @@ def rolled_around_the_end(answer):
                 "A score of 0 is a weight of e⁰ = 1. What is left out has the score −∞.",
             ),
         )
+    without_a_matrix(2000, answer, *rng.standard_normal((3, 2000, 4)), 4)
 
 
 @exercise("8.9")
@@ -217,28 +219,32 @@ def a_window_without_a_matrix(answer):
     rng = np.random.default_rng(89)
     Q, K, V, dY = rng.standard_normal((4, 2, 3, 7, 4))
     i, j = np.ogrid[:7, :7]
-    near = (j <= i) & (i - j <= 2)
-    Y, pullback = with_pullback(answer, Q, K, V, 2)
-    right, masked = dot_product_attention(Q, K, V, mask=near)
-    nobody = np.exp(Q @ K.swapaxes(-1, -2) / 2) * near
-    nobody = nobody / (nobody.sum(-1, keepdims=True) + np.maximum(2 - np.arange(7), 0)[:, None])
-    expect(
-        Y,
-        right,
-        "Y: compare it with dense attention under the mask 0 ≤ i − j ≤ ρ, first the first rows.",
-        (dot_product_attention(Q, K, V, mask=near & (i - j <= 1))[0], "A query sees ρ keys before it and its own."),
-        (dot_product_attention(Q, K, V, mask=near, scale=1.0)[0], "The scores have to be divided by √d."),
-        (nobody @ V, "In the first rows, keys that are not there count with a weight of e⁰."),
-    )
+    for rho in (2, 3):
+        near = (j <= i) & (i - j <= rho)
+        Y, pullback = with_pullback(answer, Q, K, V, rho)
+        right, masked = dot_product_attention(Q, K, V, mask=near)
+        nobody = np.exp(Q @ K.swapaxes(-1, -2) / 2) * near
+        nobody = nobody / (nobody.sum(-1, keepdims=True) + np.maximum(rho - np.arange(7), 0)[:, None])
+        expect(
+            Y,
+            right,
+            "Y: compare it with dense attention under the mask 0 ≤ i − j ≤ ρ, first the first rows.",
+            (
+                dot_product_attention(Q, K, V, mask=near & (i - j < rho))[0],
+                "A query sees ρ keys before it and its own.",
+            ),
+            (dot_product_attention(Q, K, V, mask=near, scale=1.0)[0], "The scores have to be divided by √d."),
+            (nobody @ V, "In the first rows, keys that are not there count with a weight of e⁰."),
+        )
     found = several(pullback(dY), "dQ", "dK", "dV")
-    places = np.arange(7)[:, None] - np.arange(3)
+    places = np.arange(7)[:, None] - np.arange(4)
     sent = np.take_along_axis(masked.A, np.maximum(places, 0)[None, None], -1) * (places >= 0)
     once = np.zeros_like(V)
     once[:, :, np.maximum(places, 0)] += sent[..., None] * dY[..., None, :]
     likely(found[2], (once, "A key stands in several windows. An indexed += keeps only one of what they send to it."))
-    derivative(lambda Q, K, V: answer(Q, K, V, 2), Q, K, V, hint="Each key is in ρ + 1 windows: whose dS reaches it?")
-    alone(lambda Q, K, V: answer(Q, K, V, 2), right[0, 0], Q[0, 0], K[0, 0], V[0, 0])
-    n = 512
+    derivative(lambda Q, K, V: answer(Q, K, V, 3), Q, K, V, hint="Each key is in ρ + 1 windows: whose dS reaches it?")
+    alone(lambda Q, K, V: answer(Q, K, V, 3), right[0, 0], Q[0, 0], K[0, 0], V[0, 0])
+    n = 2048  # a loop over queries keeps up to 1.7 kB for each of them, and a matrix of booleans takes n bytes
     Q, K, V, dY = rng.standard_normal((4, n, 2))
     with peak_memory() as peak:
         _, pullback = answer(Q, K, V, 2)

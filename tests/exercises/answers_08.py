@@ -66,6 +66,44 @@ def with_a_matrix_on_the_way_back(Q, K, V, rho):
     return Y, lambda dY: with_a_matrix(Q, K, V, rho)[1](dY)
 
 
+def block_by_block(Q, K, V, b):
+    """Each block with the keys from the block before it to the one after it."""
+    said = []
+    for start in range(0, len(Q), b):
+        near = slice(max(0, start - b), start + 2 * b)
+        said.extend(dot_product_attention(Q[start : start + b], K[near], V[near])[0])
+    return said
+
+
+def dense_under_a_mask(Q, K, V, b):
+    own = np.arange(len(Q)) // b
+    return dot_product_attention(Q, K, V, mask=np.abs(own[:, None] - own) <= 1)[0]
+
+
+def query_by_query(Q, K, V, rho):
+    """Attention of one query at a time to the keys that it sees."""
+    scale, said, kept = 1 / np.sqrt(Q.shape[-1]), [], []
+    for i in range(Q.shape[-2]):
+        seen = slice(max(0, i - rho), i + 1)
+        q, k, v = Q[..., i, :], K[..., seen, :], V[..., seen, :]
+        E = np.exp(scale * (k @ q[..., None])[..., 0])
+        A = E / E.sum(-1, keepdims=True)
+        said.append((A[..., None, :] @ v)[..., 0, :])
+        kept.append((seen, q, k, v, A))
+
+    def pullback(dY):
+        dQ, dK, dV = (np.zeros(X.shape) for X in (Q, K, V))
+        for i, (seen, q, k, v, A) in enumerate(kept):
+            dA = (v @ dY[..., i, :, None])[..., 0]
+            dS = scale * A * (dA - (dA * A).sum(-1, keepdims=True))
+            dQ[..., i, :] = (dS[..., None, :] @ k)[..., 0, :]
+            dK[..., seen, :] += dS[..., None] * q[..., None, :]
+            dV[..., seen, :] += A[..., None] * dY[..., i, None, :]
+        return dQ, dK, dV
+
+    return np.stack(said, -2), pullback
+
+
 def ring(t, w):
     found = t - (t - np.arange(w)) % w
     return np.where(found < 0, -1, found)
@@ -146,18 +184,22 @@ ANSWERS = {
     },
     "8.8": {
         "right": rolled("right"),
+        "also": [block_by_block],
         "wrong": [
             rolled("none"),
             rolled("alone"),
             rolled("after"),
             rolled("zero"),
             rolled("wrong ends"),
+            dense_under_a_mask,
             lambda Q, K, V, b: V,
         ],
     },
     "8.9": {
         "right": banded(),
+        "also": [query_by_query],
         "wrong": [
+            lambda Q, K, V, rho: banded()(Q, K, V, 2),
             banded(add=False),
             banded(hide=False),
             banded(own=0),
