@@ -174,12 +174,16 @@ def an_iteration_that_moves_away(answer):
                 "Z should begin with the transpose of M: M Mᵀ has no negative eigenvalue, and M M may.",
             ),
         )
+        G = M @ start
+        if np.allclose(G @ M, M):
+            raise NotYet("Before the first step M Z M is M already: something else than (7.8) has found the inverse.")
+        one = start @ (13 * np.eye(n) - G @ (15 * np.eye(n) - G @ (7 * np.eye(n) - G))) / 4
+        close(answer(M, 1), one, "The first step is not that of (7.8). Put a number g in place of G: where does it go?")
         if not np.isfinite(Z).all():
             raise NotYet(
                 "For some M the numbers grow without bound. Look at G = M Z at the start: is it near enough to I?"
             )
-        hint = "After 30 steps M Z M should be M. Put a number g in place of G: where does it go?"
-        close(M @ Z @ M, M, hint, 1e-5)
+        close(M @ Z @ M, M, "The first step is right, but after 30 of them M Z M should be M.", 1e-5)
 
 
 @exercise("7.9")

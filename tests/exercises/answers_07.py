@@ -12,6 +12,14 @@ def iteration(M, steps, c=None, start=None, thirteen=13):
     return Z
 
 
+def newton(M, steps):
+    """An iteration of order two, which comes to the same end."""
+    Z = iteration(M, 0)
+    for _ in range(steps):
+        Z = Z @ (2 * np.eye(len(M)) - M @ Z)
+    return Z
+
+
 def listing(M, steps):
     return iteration(M, steps, c=M.sum(1).max())
 
@@ -52,6 +60,7 @@ ANSWERS = {
     "7.3": {"wrong": [1, 63, 32, "full"]},
     "7.4": {"wrong": [30, 15, 18, 14]},
     "7.5": {
+        "also": [lambda E: (E @ np.repeat(np.eye(E.shape[1]), 2, 1) * np.tile([0.3, 0.7], E.shape[1])).tolist()],
         "right": lambda E: np.kron(E, [[1.0, 0]]),
         "wrong": [
             lambda E: np.repeat(E, 2, 1),
@@ -63,20 +72,29 @@ ANSWERS = {
     },
     "7.6": {"wrong": [[2048, 4], [2048, 8], [1026, 4], [2052, 4], [2052, 2], [2052, 16], [8, 2052], [512, 1], 2052]},
     "7.7": {
+        "also": [lambda A, k: -np.linalg.eigh(A.T @ A)[1][:, : -k - 1 : -1].T],
         "wrong": [
             lambda A, k: np.linalg.svd(A)[0][:, :k].T,
             lambda A, k: np.linalg.svd(A)[2][:, :k].T,
             lambda A, k: np.linalg.svd(A)[2][-k:],
             lambda A, k: np.eye(len(A))[:k],
             lambda A, k: np.linalg.svd(A)[2],
-        ]
+        ],
     },
     "7.8": {
         "right": iteration,
+        "also": [
+            lambda M, steps: iteration(M, steps, c=(M**2).sum()),
+            lambda M, steps: iteration(M, steps, c=np.linalg.norm(M, 1) * np.linalg.norm(M, np.inf)),
+        ],
         "wrong": [
             listing,
             lambda M, steps: iteration(M, steps, start=M),
             lambda M, steps: iteration(M, steps, thirteen=15),
+            lambda M, steps: iteration(M, min(steps, 1)),
+            lambda M, steps: np.linalg.pinv(M),
+            lambda M, steps: np.linalg.inv(M) if steps else iteration(M, 0),
+            newton,
             lambda M, steps: M.T / M.sum(0).max(),
             lambda M, steps: iteration(M, steps, c=np.linalg.norm(M)),
         ],
