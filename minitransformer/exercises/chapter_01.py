@@ -78,7 +78,7 @@ def without_a_beginning(answer):
     factor = 1 - 0.8 ** np.arange(200)
     right = int(np.argmax(factor >= 0.9995))
     given = array_of(answer, (), "A whole number is wanted.")
-    if abs(given - right) <= 1 and given != right:
+    if given != right and (abs(given - right) <= 1 or given == np.argmax(factor >= 0.999)):
         raise NotYet("Nearly. A number is 1.000 to three decimals from 0.9995 on.")
     if given != right:
         raise NotYet("What do the weights of c_1 … c_i in h_i sum to, in the GRU, and what in softmax?")

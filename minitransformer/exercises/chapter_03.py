@@ -196,6 +196,13 @@ def post_norm(answer):
             "This is pre-norm, as in the chapter. Here the norm comes after the sum.",
         ),
         (X + layer_norm(X @ W, gamma, beta)[0], "Here the norm is on the branch alone. It comes after the sum."),
+        *(
+            (
+                layer_norm(X + X @ W, gamma, beta, eps=eps)[0],
+                "Only ε differs: in the chapter's `layer_norm` it is 1e-5.",
+            )
+            for eps in (0.0, 1e-6)
+        ),
     )
     derivative(
         lambda p, norm, X: answer(layer, p, norm, X),

@@ -96,13 +96,14 @@ def words_and_their_places(answer):
 @exercise("4.5")
 def rows_of_a_matrix(answer):
     """A function of W_q (D, d): the matrix for a table whose columns are sorted by halves."""
-    W = np.random.default_rng(45).standard_normal((8, 3))
-    given = array_of(answer(W), (8, 3), "Nothing is added or lost, rows only move.")
-    table = sinusoids(6, 8)
-    halves = np.concatenate([table[:, ::2], table[:, 1::2]], axis=1)
-    back = W.reshape(2, 4, 3).swapaxes(0, 1).reshape(8, 3)
-    unless(given, back, "This is the way from halves to turns. Which row of W_q has met column 2, the second sine?")
-    close(halves @ given, table @ W, "A row of W_q belongs to a channel of the table. Where is each channel now?")
+    for D in (8, 6):
+        W = np.random.default_rng(45).standard_normal((D, 3))
+        given = array_of(answer(W), (D, 3), "Nothing is added or lost, rows only move.")
+        table = sinusoids(D, D)
+        halves = np.concatenate([table[:, ::2], table[:, 1::2]], axis=1)
+        back = W.reshape(2, D // 2, 3).swapaxes(0, 1).reshape(D, 3)
+        unless(given, back, "This is the way from halves to turns. Which row of W_q has met column 2, the second sine?")
+        close(halves @ given, table @ W, "A row of W_q belongs to a channel of the table. Where is each channel now?")
 
 
 @exercise("4.6")

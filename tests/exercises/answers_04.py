@@ -75,6 +75,7 @@ ANSWERS = {
             lambda W: np.concatenate([W[1::2], W[::2]]),
             lambda W: np.concatenate([W[:, ::2], W[:, 1::2]], axis=1),
             lambda W: np.concatenate([W[::2], W[1::2]]).T,
+            lambda W: W[np.array([0, 2, 4, 6, 1, 3, 5, 7]) % len(W)],  # for eight channels alone
         ],
     },
     "4.6": {

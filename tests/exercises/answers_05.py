@@ -115,6 +115,8 @@ ANSWERS = {
         "wrong": [
             lambda *args: sloped(*args, sign=1.0),
             lambda *args: sloped(*args, t=lambda o: o),
+            lambda *args: sloped(*args, t=lambda o: -o),
+            lambda Q, K, slopes: sloped(Q, K, slopes[:1]),  # one slope for all heads
             lambda *args: sloped(*args, t=lambda o: o**2),
             lambda *args: sloped(*args, dslopes=lambda products: products.sum((0, 2, 3))),
             lambda *args: sloped(*args, dslopes=lambda products: -products.sum((2, 3))),
