@@ -182,6 +182,8 @@ def _named(function: Callable[..., Any]) -> str:
 def real(given: Any, hint: str = "") -> Array:
     """The numbers of an answer, whatever its shape."""
     try:
+        if np.asarray(given).dtype.kind in "US":  # "4" is a word, though NumPy would make a number of it
+            raise TypeError
         return np.asarray(given, float)
     except (TypeError, ValueError):
         what = "a function" if callable(given) else f"{given!r:.60}"
@@ -274,9 +276,11 @@ def alone(function: Callable[..., Any], wanted: Any, *args: Any, pullback: bool 
     try:
         close(value(function, *args) if pullback else function(*args), wanted, hint)
         if pullback:
-            derivative(function, *args, hint=hint)
+            check_pullback(_in_float64(function), *args)
     except (NotYet, Untried):
         raise
+    except GradientError as error:
+        raise NotYet(f"{hint} The checker says: {error}") from None
     except Exception as error:  # axes that are not there
         raise NotYet(f"{hint} Without them it raises {type(error).__name__}: {error}.") from None
 
@@ -329,11 +333,15 @@ def times_read(function: Callable[..., Any], *args: Any) -> float:
 
 
 def derivative(function: Callable[..., Any], *args: Any, hint: str, **options: Any) -> None:
-    """The function returns (Y, pullback), and the pullback is its derivative: options are those of `check_pullback`."""
+    """The function returns (Y, pullback), and the pullback is its derivative: options are those of `check_pullback`.
+
+    The hint is for numbers that are wrong; gradients that are missing, or of another shape, need none.
+    """
     try:
         check_pullback(_in_float64(function), *args, **options)
     except GradientError as error:
-        raise NotYet(f"{hint} The checker says: {error}") from None
+        of_form = any(part in str(error) for part in (" has shape ", " should return ", " gradient of an array is "))
+        raise NotYet(f"{'' if of_form else hint} The checker says: {error}".lstrip()) from None
 
 
 def _in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -366,7 +374,7 @@ def _gathered(found: Any, several: bool = False) -> Any:
     try:
         return np.asarray(found, float) if type(found) is list else found
     except (TypeError, ValueError):  # a list of a matrix and a vector, say
-        return found
+        return [*map(_gathered, found)]
 
 
 def _is_float(leaf: Any) -> bool:

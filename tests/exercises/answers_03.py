@@ -42,7 +42,7 @@ def keeps(q, k, v, state, scale=0.5, keep=99):
     return attended(q, K, V, scale), (K[-keep:], V[-keep:])
 
 
-def rms(X, gamma, eps, *, mean=False, through_r=True, summed=True, root=True):
+def rms(X, gamma, eps, *, mean=False, through_r=True, axes=lambda ndim: tuple(range(ndim - 1)), root=True):
     """RMS norm, and a pullback that may be wrong in one place."""
     r = np.sqrt((X**2).mean(-1, keepdims=True) + eps) if root else np.sqrt((X**2).mean(-1, keepdims=True)) + eps
     Xhat = X / r
@@ -50,7 +50,7 @@ def rms(X, gamma, eps, *, mean=False, through_r=True, summed=True, root=True):
     def pullback(dY):
         G = dY * gamma
         dX = G - mean * G.mean(-1, keepdims=True) - through_r * Xhat * (G * Xhat).mean(-1, keepdims=True)
-        return dX / r, (dY * Xhat).sum((0, 1) if summed else 0)
+        return dX / r, (dY * Xhat).sum(axes(X.ndim))
 
     return gamma * Xhat, pullback
 
@@ -140,9 +140,9 @@ ANSWERS = {
         "wrong": [
             lambda X, gamma, eps: rms(X, gamma, eps, mean=True),
             lambda X, gamma, eps: rms(X, gamma, eps, through_r=False),
-            lambda X, gamma, eps: rms(X, gamma, eps, summed=False),
-            rms,  # of three axes alone
-            lambda X, gamma, eps: rms(X, gamma, eps, summed=X.ndim > 2),  # of two and of three
+            lambda X, gamma, eps: rms(X, gamma, eps, axes=lambda ndim: 0),
+            lambda X, gamma, eps: rms(X, gamma, eps, axes=lambda ndim: (0, 1)),  # of three axes alone
+            lambda X, gamma, eps: rms(X, gamma, eps, axes=lambda ndim: tuple(range(ndim - 1)) if ndim > 2 else ()),
             lambda X, gamma, eps: rms(X, gamma, eps, root=False),
             lambda X, gamma, eps: rms(X - X.mean(-1, keepdims=True), gamma, eps),
         ]

@@ -313,8 +313,23 @@ def test_a_loop_may_collect_rows_in_lists():
     derivative(lambda X: ([*np.sin(X)], lambda dY: (dY * np.cos(X)).tolist()), X, hint="")
     derivative(lambda X, w: ((X * w).tolist(), lambda dY: [[*(dY * w)], [*(dY * X).sum(0)]]), X, w, hint="")
     derivative(lambda X: (([*X], X.sum()), lambda d: [*(d[0] + d[1])]), X, hint="")
+    derivative(lambda X: ([X.tolist(), [*X.sum(0)]], lambda d: d[0] + d[1]), X, hint="")
     with pytest.raises(NotYet, match="the pullback says"):
         derivative(lambda X: ([*np.sin(X)], lambda dY: [*dY]), X, hint="")
+
+
+def test_a_gradient_of_another_shape_gets_no_hint_on_its_numbers():
+    X, w = np.random.default_rng(0).standard_normal((3, 4)), np.random.default_rng(1).standard_normal(4)
+    for dw, said in (
+        (lambda dY: (dY * w, dY * X), "w: the gradient has shape (3, 4), the array (4,)"),
+        (lambda dY: (dY * w, (dY * X).sum(0), w), "the pullback should return 2 gradients (X, w); got 3"),
+        (lambda dY: (dY * w, ((dY * X).sum(0), w)), "w: the gradient of an array is a tuple"),
+    ):
+        with pytest.raises(NotYet) as told:
+            derivative(lambda X, w, dw=dw: (X * w, dw), X, w, hint="A hint.")
+        assert str(told.value) == f"The checker says: {said}"
+    with pytest.raises(NotYet, match=r"^A hint\. The checker says: w.* the pullback says"):
+        derivative(lambda X, w: (X * w, lambda dY: (dY * w, dY[0] * X[0])), X, w, hint="A hint.")
 
 
 def test_rows_that_are_kept_in_a_list_come_back_as_an_array():
@@ -350,7 +365,7 @@ def test_how_often_numbers_are_read():
 
 def test_parts_of_checkers():
     close([1.0, 2], [1, 2], "")
-    for given in ([1, 2.1], [[1, 2]], "two", [1, np.nan], None):
+    for given in ([1, 2.1], [[1, 2]], "two", ["1", "2"], np.array(["1", "2"]), [1, np.nan], None):
         with pytest.raises(NotYet):
             close(given, [1, 2], "Look again.")
     with pytest.raises(NotYet, match=r"Look again\."):
