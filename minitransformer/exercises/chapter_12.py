@@ -68,16 +68,19 @@ def to_remember(answer):
 def a_mask_with_a_memory(answer):
     """Attention of a segment behind a memory: query i sees j ≤ i + M."""
     rng = np.random.default_rng(5)
-    X, memory, W_v = rng.standard_normal((5, 4)), rng.standard_normal((3, 4)), rng.standard_normal((4, 2))
-    W_q, W_k = rng.standard_normal((2, 4, 6))
-    rows, wanted, shifted = np.concatenate([memory, X]), [], []
-    for i in range(5):
-        for seen, found in ((rows[: i + 4], wanted), (rows[: i + 1], shifted)):
-            S = seen @ W_k @ (X[i] @ W_q) / np.sqrt(6)
-            found.append(np.exp(S) @ seen @ W_v / np.exp(S).sum())
-    given = answer(X, memory, W_q, W_k, W_v)
-    unless(given, shifted, "Which rows does the first query see? Print the mask for n = 5 and M = 3.")
-    close(given, wanted, "All other lines were right. Query i stands in row M + i, and sees itself.")
+    for n, M in ((5, 3), (4, 6), (6, 1), (5, 0)):
+        X, memory, W_v = rng.standard_normal((n, 4)), rng.standard_normal((M, 4)), rng.standard_normal((4, 2))
+        W_q, W_k = rng.standard_normal((2, 4, 6))
+        rows, wanted, shifted = np.concatenate([memory, X]), [], []
+        for i in range(n):
+            for seen, found in ((rows[: i + 1 + M], wanted), (rows[: i + 1], shifted)):
+                S = seen @ W_k @ (X[i] @ W_q) / np.sqrt(6)
+                found.append(np.exp(S) @ seen @ W_v / np.exp(S).sum())
+        given = answer(X, memory, W_q, W_k, W_v)
+        if M:
+            unless(given, shifted, f"Which rows does the first query see? Print the mask for n = {n} and M = {M}.")
+        told = "All other lines were right. Query i stands in row M + i, and sees itself."
+        close(given, wanted, f"{told} This is with n = {n} and M = {M}.")
 
 
 @exercise("12.6")
@@ -88,7 +91,7 @@ def busy_workers(answer):
         return np.array([[mask[np.ix_(own[k], own[(k - t) % W])].sum() for k in range(W)] for t in range(W)])
 
     rng = np.random.default_rng(3)
-    for n, W, owners in ((12, 3, striped), (16, 4, zigzag)):
+    for n, W, owners in ((12, 3, striped), (16, 4, zigzag), (13, 3, striped)):
         own, mask = owners(n, W), rng.random((n, n)) < 0.6
         mask[own[0]] &= rng.random((len(own[0]), n)) < 0.3
         pairs, given = counted(own, mask, W), answer(own, mask)

@@ -59,6 +59,15 @@ def with_mask(make):
     return head
 
 
+def by_loops(X, memory, W_q, W_k, W_v):
+    Y = []
+    for i, x in enumerate(X):
+        seen = [*memory, *X[: i + 1]]
+        weights = [np.exp(x @ W_q @ (row @ W_k) / W_q.shape[1] ** 0.5) for row in seen]
+        Y.append(sum(a * (row @ W_v) for a, row in zip(weights, seen, strict=True)) / sum(weights))
+    return Y
+
+
 def counted(owners, mask):
     W = len(owners)
     return np.array([[mask[owners[k]][:, owners[(k - t) % W]].sum() for k in range(W)] for t in range(W)])
@@ -67,6 +76,14 @@ def counted(owners, mask):
 def busy(owners, mask):
     pairs = counted(owners, mask)
     return pairs.sum() / len(owners) / pairs.max(1).sum()
+
+
+def of_equal_parts(owners, mask):
+    W, order = len(owners), np.concatenate(owners)
+    n = len(order) // W
+    pairs = mask[np.ix_(order, order)][: n * W, : n * W].reshape(W, n, W, n).sum((1, 3))
+    pairs = np.array([np.roll(pairs, t, 1).diagonal() for t in range(W)])
+    return pairs.sum() / W / pairs.max(1).sum()
 
 
 def mean_of_steps(owners, mask):
@@ -169,13 +186,16 @@ ANSWERS = {
         ],
     },
     "12.5": {
+        "right": by_loops,
         "wrong": [
+            with_mask(lambda n, M: np.tri(n, M + n, 3) > 0),  # the M of the first example
+            with_mask(lambda n, M: np.tri(n, M + n, n - 2) > 0),
             with_mask(lambda n, M: np.tri(n, M + n) > 0),
             with_mask(lambda n, M: np.tri(n, M + n, M - 1) > 0),
             with_mask(lambda n, M: np.ones((n, M + n), bool)),
             with_mask(lambda n, M: np.tri(n, M + n, 2) > 0),
             with_mask(lambda n, M: np.tri(n, M + n, n - M) > 0),
-        ]
+        ],
     },
     "12.6": {
         "right": busy,
@@ -184,6 +204,7 @@ ANSWERS = {
             weighted_mean_of_steps,
             slowest_of_all,
             one_worker,
+            of_equal_parts,
             lambda owners, mask: mask.mean(),
         ],
     },
