@@ -29,6 +29,31 @@ def from_a_matrix(n, rho, b):
     return len(np.unique(i // b * n + j // b))
 
 
+def in_two_passes(Q, K, V):
+    Q, parts = Q / np.sqrt(Q.shape[1]), [slice(j, j + 4) for j in range(0, len(K), 4)]
+    top = np.max([(Q @ K[part].T).max(1) for part in parts], 0)[:, None]
+    P_and_V = [(np.exp(Q @ K[part].T - top), V[part]) for part in parts]
+    return sum(P @ v for P, v in P_and_V) / sum(P.sum(1, keepdims=True) for P, _ in P_and_V)
+
+
+def all_at_once(Q, K, V):
+    S = Q @ K.T / np.sqrt(Q.shape[1])
+    P = np.exp(S - S.max(1, keepdims=True))
+    return P @ V / P.sum(1, keepdims=True)
+
+
+def query_by_query(Q, K, V):
+    Y = []
+    for q in Q / np.sqrt(Q.shape[1]):
+        top, total, y = -np.inf, 0.0, 0.0
+        for k, v in zip(K, V, strict=True):
+            new = max(top, q @ k)
+            p, shrink = np.exp(q @ k - new), np.exp(top - new)
+            top, total, y = new, shrink * total + p, shrink * y + p * v
+        Y.append(y / total)
+    return Y
+
+
 def largest_of_all(Q, K, V):
     S = Q @ K.T / np.sqrt(Q.shape[1])
     P = np.exp(S - S.max())
@@ -73,6 +98,12 @@ def without_L(Y_1, L_1, Y_2, L_2):
     return Y, pullback
 
 
+def in_lists(Y_1, L_1, Y_2, L_2):
+    """Rows, and what belongs to each query, in lists."""
+    (Y, L), pullback = merged()(Y_1, L_1, Y_2, L_2)
+    return [Y.tolist(), L.tolist()], lambda d: [part.tolist() for part in pullback(d)]
+
+
 HARMONIC = {n: sum(1 / k for k in range(1, n + 1)) for n in (64, 4096)}
 
 ANSWERS = {
@@ -102,11 +133,14 @@ ANSWERS = {
     "17.4": {"wrong": [[1024, 128], [2047, 255], [65504, 3.39e38], [2048, 2048]]},
     "17.5": {"wrong": [7, 8, 10, 24]},
     "17.6": {
+        "right": query_by_query,
         "wrong": [
             tiles(0),
             tiles(-1000),
             tiles(-10_000),
             largest_of_all,
+            all_at_once,
+            in_two_passes,  # which keeps the tiles of all keys
             tiles(shrinks=(True, False)),
             tiles(shrinks=(False, True)),
             tiles(0, most=False),
@@ -114,7 +148,7 @@ ANSWERS = {
             tiles(cap=0),
             tiles(largest=lambda top, new: new),  # of the tile alone
             tiles(of=np.min),
-        ]
+        ],
     },
     "17.7": {
         "right": counted,
@@ -129,6 +163,7 @@ ANSWERS = {
         ],
     },
     "17.8": {
+        "right": in_lists,
         "wrong": [
             merged(overflowing, naive),
             merged(added=naive),
@@ -145,6 +180,6 @@ ANSWERS = {
             merged(of_w=0),
             merged(of_L=0),
             without_L,
-        ]
+        ],
     },
 }
