@@ -42,6 +42,15 @@ def expanded_in_turn(q, C, W_uk, W_uv):
     return np.concatenate([expanded(q[h], C, W_uk[h], W_uv[h]) for h in one])
 
 
+def a_quarter_at_a_time(q, C, W_uk, W_uv):
+    parts = np.array_split(C, 4)
+    S = np.concatenate([np.array([part @ W @ x for x, W in zip(q, W_uk, strict=True)]) for part in parts], 1)
+    A = np.array_split(softmax(S / np.sqrt(q.shape[1]))[0], 4, 1)
+    return sum(
+        np.array([a @ (part @ W) for a, W in zip(each, W_uv, strict=True)]) for each, part in zip(A, parts, strict=True)
+    )
+
+
 def gate(slope=lambda g: g * (1 - g), over=lambda x: x.sum(-1), through=True, open_=lambda a: 1 / (1 + np.exp(-a))):
     def function(Y, X, W_g):
         g = open_(X @ W_g).T
@@ -100,6 +109,8 @@ ANSWERS = {
             latent(up=lambda q, W: np.einsum("hd,hrd->hr", q[::-1], W)),
             expanded,
             expanded_in_turn,  # a head at a time
+            a_quarter_at_a_time,
+            latent(width=lambda d, r: 4),  # of the first example
         ],
     },
     "18.9": {
