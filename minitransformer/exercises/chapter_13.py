@@ -128,8 +128,10 @@ def a_causal_synthesizer(answer):
     close(
         given,
         with_logits(S[..., :5], seen),
-        "Five tokens use the first five of seven columns of W_2; no 1/√d, and a ReLU.",
+        "Five tokens use the first five of seven columns of W_2; no 1/√d, and a ReLU. Rows sum to one, and W_v makes the values.",
     )
+    few = "A text of three tokens should give what the first three of five give: the text says n, and W_2 the longest."
+    close(answer(X[:, :3], W_1, W_2, W_v), np.asarray(given)[:, :3], few)
     alone(answer, np.asarray(given)[0], X[0], W_1, W_2, W_v, pullback=False)
 
 

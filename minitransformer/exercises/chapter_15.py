@@ -83,19 +83,17 @@ def moved_by_one(answer):
 def not_turned_around(answer):
     """The causal lightweight convolution of one channel."""
     rng = np.random.default_rng(5)
-    x, S = rng.standard_normal(9), rng.standard_normal((1, 4))
-    a = np.exp(S[0]) / np.exp(S).sum()
-    given = answer(x, a)
-    unless(given, np.convolve(x, a)[:9], "With a = (1, 0, 0), which token does it take, and which should it take?")
-    unless(given, np.convolve(x, a[::-1])[-9:], "This looks ahead. The first output is made of the first token alone.")
-    unless(
-        given, np.convolve(x, a[::-1], "same"), "This has the token in the middle of the taps, and so it looks ahead."
-    )
-    close(
-        given,
-        lightweight_convolution(x[:, None], S, causal=True)[0][:, 0],
-        "The last tap is the token itself, the first is the one K − 1 places before.",
-    )
+    for n, K in ((9, 4), (6, 3)):
+        x, S = rng.standard_normal(n), rng.standard_normal((1, K))
+        a = np.exp(S[0]) / np.exp(S).sum()
+        expect(
+            answer(x, a),
+            lightweight_convolution(x[:, None], S, causal=True)[0][:, 0],
+            f"The last tap is the token itself, the first is the one K − 1 places before. This is with n = {n}, K = {K}.",
+            (np.convolve(x, a)[:n], "With a = (1, 0, 0), which token does it take, and which should it take?"),
+            (np.convolve(x, a[::-1])[-n:], "This looks ahead. The first output is made of the first token alone."),
+            (np.convolve(x, a[::-1], "same"), "This has the token in the middle of the taps, and so it looks ahead."),
+        )
 
 
 @exercise("15.6")

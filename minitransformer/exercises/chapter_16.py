@@ -118,28 +118,29 @@ def each_for_itself(answer):
     rng = np.random.default_rng(5)
     Q, K, V = 0.4 * rng.standard_normal((6, 4)), rng.standard_normal((5, 4)), rng.standard_normal((5, 3))
 
-    def alone(xi):
+    def alone(xi, beta, tolerance):
         while True:
-            p, _ = softmax(0.9 * K @ xi)
-            if np.linalg.norm(p @ K - xi) < 0.04:
+            p, _ = softmax(beta * K @ xi)
+            if np.linalg.norm(p @ K - xi) < tolerance:
                 return p @ V
             xi = p @ K
 
-    def all_together(xi):
+    def all_together(xi, beta, tolerance):
         while True:
-            p, _ = softmax(0.9 * xi @ K.T)
-            if (np.linalg.norm(p @ K - xi, axis=1) < 0.04).all():
+            p, _ = softmax(beta * xi @ K.T)
+            if (np.linalg.norm(p @ K - xi, axis=1) < tolerance).all():
                 return p @ V
             xi = p @ K
 
-    given = answer(Q, K, V, 0.9, 0.04)
-    unless(given, all_together(Q), "As before, all go on until the last is still.")
-    unless(given, softmax(0.9 * Q @ K.T)[0] @ V, "That is one step. Queries should go on until they are still.")
-    close(
-        given,
-        np.array([alone(q) for q in Q]),
-        "Ask for each query by itself, and compare. A query that is still keeps its state and its weights.",
-    )
+    for how in ((0.9, 0.04), (0.7, 0.1)):  # β and the tolerance
+        given = answer(Q, K, V, *how)
+        unless(given, all_together(Q, *how), "As before, all go on until the last is still.")
+        unless(given, softmax(how[0] * Q @ K.T)[0] @ V, "That is one step. Queries should go on until they are still.")
+        close(
+            given,
+            np.array([alone(q, *how) for q in Q]),
+            "Ask for each query by itself, and compare. A query that is still keeps its state and its weights.",
+        )
 
 
 @exercise("16.6")

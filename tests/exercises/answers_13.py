@@ -94,6 +94,8 @@ ANSWERS = {
             synthesizer(lambda S: np.where(np.tri(S.shape[-1]).T > 0, S, -np.inf)),
             synthesizer(columns=lambda n: slice(-n, None)),
             synthesizer(relu=False),
+            synthesizer(lambda S: np.where(np.tri(S.shape[-1], k=5 - S.shape[-1]) > 0, S, -np.inf)),  # of five tokens
+            lambda X, W_1, W_2, W_v: synthesizer()(X, W_1, W_2, np.eye(len(W_v))),
             synthesizer(lambda S: np.where(np.tri(S.shape[-1]) > 0, S, -np.inf) / np.sqrt(3)),
         ],
     },

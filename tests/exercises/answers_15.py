@@ -80,12 +80,14 @@ ANSWERS = {
         ],
     },
     "15.5": {
+        "right": lambda x, a: [sum(a[-1 - o] * x[i - o] for o in range(min(len(a), i + 1))) for i in range(len(x))],
         "wrong": [
             lambda x, a: np.convolve(x, a)[: len(x)],
             lambda x, a: np.convolve(x, a[::-1], "same"),
             lambda x, a: np.convolve(x, a[::-1])[-len(x) :],
+            lambda x, a: np.convolve(x, a[::-1])[:9],  # of nine tokens alone
             lambda x, a: np.correlate(np.pad(x, (len(a), 0)), a)[:-1],  # one place too late
-        ]
+        ],
     },
     "15.6": {"right": nine_pixels(), "wrong": [np.log(9), np.log(63 / 8), 12, 0, [9, 55]]},
     "15.7": {

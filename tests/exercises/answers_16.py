@@ -50,6 +50,17 @@ def any_still(Q, K, V, beta, tolerance):
         xi = p @ K
 
 
+def one_by_one(Q, K, V, beta, tolerance):
+    found = []
+    for xi in Q:
+        p, _ = softmax(beta * K @ xi)
+        while np.linalg.norm(p @ K - xi) >= tolerance:
+            xi = p @ K
+            p, _ = softmax(beta * K @ xi)
+        found.append(p @ V)
+    return found
+
+
 def largest_entry(Q, K, V, beta, tolerance):
     found = []
     for xi in Q:
@@ -132,12 +143,15 @@ ANSWERS = {
         ],
     },
     "16.5": {
+        "right": one_by_one,
         "wrong": [
+            lambda Q, K, V, beta, tolerance: one_by_one(Q, K, V, beta, 0.04),
+            lambda Q, K, V, beta, tolerance: one_by_one(Q, K, V, 0.9, tolerance),
             together,
             any_still,
             largest_entry,
             lambda Q, K, V, beta, tolerance: softmax(beta * Q @ K.T)[0] @ V,
-        ]
+        ],
     },
     "16.6": {"wrong": [[91, 8], [92, 10], [1, 2], 300]},
     "16.7": {
