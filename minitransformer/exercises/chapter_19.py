@@ -158,7 +158,8 @@ def where_is_epsilon(answer):
     for eps in (1e-5, 1e-2, 1e-6, 1e-3):
         for kind in ("inside", "outside", "twice"):
             said = answer(norm(kind, eps))
-            if not isinstance(said, str) or said not in ("inside", "outside", "twice"):
+            said = said.strip().lower() if isinstance(said, str) else ""
+            if said not in ("inside", "outside", "twice"):
                 raise NotYet("The answer is one of the three words.")
             told = f"For an ε of {eps:.0e}, yours takes {kind} for {said}."
             choice(said, kind, f"{told} What does each do to a row with σ = 100, and to two small rows?")
@@ -207,6 +208,7 @@ def functions() -> list[tuple[bool, str, Callable]]:
         ),
         (True, "tanh", with_gradient(np.tanh, lambda X, Y, dY: (1 - Y * Y) * dY)),
         (False, "tanh with 1 − Y for its slope", with_gradient(np.tanh, lambda X, Y, dY: (1 - Y) * dY)),
+        (False, "tanh whose gradient takes Y for dY", with_gradient(np.tanh, lambda X, Y, dY: (1 - Y * Y) * Y)),
         (False, "a gradient of twice the size", with_gradient(lambda X: X * X, lambda X, Y, dY: 4 * X * dY)),
         (
             True,
@@ -223,7 +225,7 @@ def functions() -> list[tuple[bool, str, Callable]]:
 
 @exercise("19.7")
 def a_test_of_gradients(answer):
-    """A reader's checker, held against eleven layers."""
+    """A reader's checker, held against twelve layers."""
     X = np.random.default_rng(7).standard_normal((3, 4))
     for wanted, name, function in functions():
         judged(answer(function, X), wanted, f"{name}, for X {X.shape}")

@@ -102,11 +102,15 @@ ANSWERS = {
             scale(lambda y, d: 1 / np.log(y / (1 - y))),
         ]
     },
-    "19.6": {"right": epsilon, "wrong": [one_small_row, lambda norm: "inside", lambda norm: "below"]},
+    "19.6": {
+        "right": lambda norm: f" {epsilon(norm).title()}",
+        "wrong": [one_small_row, lambda norm: "inside", lambda norm: "below"],
+    },
     "19.7": {
         "right": gradient(),
         "wrong": [
             gradient(draw=lambda rng, shape: np.ones(shape)),
+            lambda function, X: gradient(draw=lambda rng, shape: function(X)[0])(function, X),
             gradient(directions=lambda size: np.ones((1, size))),
             gradient(directions=lambda size: np.eye(size)[:1]),
             gradient(tolerance=1.0),
