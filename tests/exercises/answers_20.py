@@ -47,6 +47,14 @@ def last_crossing(n, ratio, logs=np.log):
     return crossing(n, logs(ratio), above[-1]) if len(above) else n[0]
 
 
+def turned(ratio):
+    """Logarithms with which the part of the way is that from the other end."""
+    k = np.flatnonzero(ratio >= 1)[-1]
+    logs = np.log(ratio)
+    logs[k : k + 2] = -logs[k + 1], -logs[k]
+    return logs
+
+
 def straight(n, ratio, logs=lambda ratio: ratio - 1):
     if ratio[-1] >= 1:
         return np.inf
@@ -69,7 +77,9 @@ ANSWERS = {
     "20.1": {"wrong": [[2, 20, 2], [2**0.5, 20**0.5, 2**0.5], [2048, 20480, 4096], [2000, 20000, 4000], [2, 20]]},
     "20.2": {"wrong": [[0.625, 0.25], [-0.125, 0.5], [0.375, 0.5], [(0.625 + 2.7 / 2.9) / 2, 0.625], [1.25, 0.5]]},
     "20.3": {
+        "right": np.array(["linformer", "dynamic-convolution", "linear"]),
         "wrong": [
+            ["compressed", "dynamic-convolution", "linear"],
             ["gmlp", "dynamic-convolution", "linear"],
             ["lightweight-convolution", "dynamic-convolution", "linear"],
             ["linformer", "latent", "linear"],
@@ -79,7 +89,7 @@ ANSWERS = {
             ["linformer", "dynamic-convolution", "gated-delta"],
             ["linformer", "convolution", "linear"],
             "delta",
-        ]
+        ],
     },
     "20.4": {
         "right": moved(),
@@ -121,6 +131,10 @@ ANSWERS = {
             first_crossing,
             lambda n, ratio: last_crossing(n, ratio, lambda ratio: ratio - 1),
             straight,
+            lambda n, ratio: (
+                n[np.flatnonzero(ratio >= 1)[-1]] if ratio[-1] < 1 <= ratio.max() else last_crossing(n, ratio)
+            ),
+            lambda n, ratio: last_crossing(n, ratio, turned),
             lambda n, ratio: straight(n, ratio, np.log),
             lambda n, ratio: last_crossing(n, np.array([*ratio[:-1], 0.1])),
             lambda n, ratio: (
