@@ -17,7 +17,7 @@ from minitransformer.exercises.check import (
     several,
     with_pullback,
 )
-from minitransformer.functional import silu
+from minitransformer.functional import sigmoid, silu
 from minitransformer.measurements.rows import unit
 
 
@@ -171,6 +171,7 @@ def taps_while_writing(answer):
                 whole[t],
                 f"With τ = {taps}, row {t}: the taps are multiplied by the rows in their order, the oldest first, and x last.",
                 (raw[t], "Swish is missing: x σ(x) of what comes out."),
+                (sigmoid(raw[t])[0], "That is σ(x) alone. Swish is x σ(x)."),
                 (silu(turned[t])[0], "The taps are in the other order: the last is that of x itself."),
             )
             kept, right = real(before), padded[t + 1 : t + taps]

@@ -176,7 +176,7 @@ def largest_neighbour(answer):
         np.where(mask[..., None], X, 0).max(1),
         "Who is not seen takes part with a zero, and wins where all numbers that are seen are negative.",
     )
-    close(given, wanted, "Each channel has a winner of its own.")
+    close(given, wanted, "The largest of what i sees, itself included, and each channel has a winner of its own.")
     derivative(answer, X, mask, hint="Only the winner gets a gradient, from every node at which it has won.")
 
 

@@ -146,6 +146,7 @@ ANSWERS = {
             step(keep="said"),
             step(keep="old"),
             lambda x, before, theta: (swish(theta[-1] * x), np.vstack([before, x])[1:]),  # the newest row alone
+            lambda x, before, theta: (1 / (1 + np.exp(-(theta * [*before, x]).sum(0))), [*before, x][1:]),
             lambda x, before, theta: x,
         ],
     },

@@ -152,6 +152,7 @@ ANSWERS = {
         "wrong": [
             largest(lambda mask: mask.T),
             largest(lambda mask: mask | True),
+            largest(lambda mask: mask & ~np.eye(len(mask), dtype=bool)),
             largest(add=False),
             largest(everybody=True),
             one_winner,
