@@ -422,7 +422,7 @@ def test_everything_that_does_not_fit_is_tried(monkeypatch):
     keys = ["of 5 tokens for 9", "of twice as many heads", "of twice as many tokens"]
     widths = ["of width 0", "of twice the width"]
     wrong = {"Q": [*every, *widths], "K": [*every, *keys, *widths], "V": [*every, *keys]}
-    ways = [f"{way}{name} {what}" for name, whats in wrong.items() for what in whats for way in ("", "step, ")]
+    ways = [f"{way}{name} {what}" for name, faults in wrong.items() for what in faults for way in ("", "step, ")]
     ways += [
         "step, 5 new queries for 9 new keys",
         f"a mask {np.dtype(int)} (9, 9), for 9 tokens",
