@@ -14,6 +14,7 @@ from minitransformer.exercises.check import (
     real,
     unless,
     value,
+    without_nan,
     yes_or_no,
 )
 from minitransformer.functional import softmax
@@ -32,7 +33,7 @@ def its_gradient(answer):
     """The row of dS for dA = (0, 0, 1, 0); four numbers."""
     dA = np.array([0.0, 0, 1, 0])
     A, pullback = softmax(np.log([4.0, 1, 2, 4]))
-    given = array_of(answer, (4,))
+    given = without_nan(array_of(answer, (4,)))
     unless(given, A * dA, "You have A ⊙ dA. The average of dA along the row has to be taken off first.", 0.01)
     unless(given, dA - A[2], "That is the bracket of (2.3). What stands in front of it?", 0.01)
     unless(given, -pullback(dA), "Every sign is reversed: that way the loss falls, and dS says how it rises.", 0.01)
@@ -107,10 +108,14 @@ def a_query_for_weights(answer):
             raise NotYet("Without the √d these would be the weights. The scores are Kq/√d.")
         if np.allclose(S, np.sqrt(d) * a):
             raise NotYet("These scores are the weights. Softmax takes exp of its scores, so what are the scores of a?")
-        close(
+        hint = (
+            "The scores are ln a, but for a factor: e^x undoes ln and no other logarithm, and Kq is divided by √d once."
+        )
+        expect(
             softmax(S / np.sqrt(d))[0],
             a,
             "The query does not give these weights. Which scores does softmax turn into a?",
+            *((softmax(factor * np.log(a))[0], hint) for factor in (1 / np.log(2), 1 / np.log(10), np.sqrt(d), 1 / d)),
         )
 
 

@@ -15,6 +15,7 @@ from minitransformer.exercises.check import (
     real,
     unless,
     value,
+    without_nan,
 )
 from minitransformer.functional import layer_norm, linear, rms_norm
 from minitransformer.models import NormParams, next_token_distribution
@@ -23,7 +24,7 @@ from minitransformer.models import NormParams, next_token_distribution
 @exercise("3.1")
 def nothing_through_the_norm(answer):
     """Two directions of dY, (2, 4), of which the norm of (0, 0, 0, 10) passes nothing."""
-    given = array_of(answer, (2, 4), "Two rows of four numbers are wanted.")
+    given = without_nan(array_of(answer, (2, 4), "Two rows of four numbers are wanted."))
     _, pullback = layer_norm(np.array([[0.0, 0, 0, 10]]), np.ones(4), np.zeros(4), eps=0.0)
     for number, dY in enumerate(given, 1):
         if not dY.any():
@@ -118,7 +119,7 @@ def the_fewest_that_reach(answer):
     tried = np.array([[0.5, 0.3, 0.15, 0.05], [0.05, 0.3, 0.5, 0.15], [0.1, 0.6, 0.02, 0.28], [4, 1, 8, 3]])
     tried[3] /= 16  # numbers that are exact: two of them reach 3/4, and no more than that
     for P, p in zip(tried, (0.9, 0.4, 0.85, 0.75), strict=True):
-        given, wanted = real(answer(P, p)), next_token_distribution(np.log(P), top_p=p)
+        given, wanted = without_nan(real(answer(P, p))), next_token_distribution(np.log(P), top_p=p)
         kept, right = np.flatnonzero(given), np.flatnonzero(wanted)
         if given.shape == P.shape:
             if len(kept) < len(right):
@@ -130,6 +131,10 @@ def the_fewest_that_reach(answer):
             unless(
                 given, np.where(wanted > 0, P, 0), "Those that are kept share the whole: they have to sum to one again."
             )
+            if np.array_equal(kept, right):
+                close(
+                    given, wanted, f"Of {P} you keep the right ones. They share in proportion to their probabilities."
+                )
         close(
             given, wanted, f"Of {P}, for p = {p}, other tokens are kept, or those that are kept have left their places."
         )

@@ -190,6 +190,19 @@ def real(given: Any, hint: str = "") -> Array:
         raise NotYet(f"Numbers are wanted here, and this is {what}. {hint}") from None
 
 
+def without_nan(found: Array) -> Array:
+    """The numbers of an answer, for a checker that would draw other conclusions from NaN."""
+    if nan := _nan_in(found):
+        raise NotYet(f"{nan}0/0 gives that, ∞ − ∞, and the logarithm of a negative number.")
+    return found
+
+
+def _nan_in(found: Array) -> str:
+    """A sentence on how much of an answer is NaN, if there is any."""
+    count = int(np.isnan(found).sum())
+    return (f"There is NaN in {count} of {found.size} places. " if found.ndim else "This is NaN. ") if count else ""
+
+
 def array_of(given: Any, shape: tuple[int, ...], hint: str = "") -> Array:
     """The numbers of an answer that has this shape; of () it is a single number."""
     found = real(given, hint)
@@ -204,7 +217,7 @@ def close(given: Any, wanted: Any, hint: str, tolerance: float = 1e-6) -> None:
     found = array_of(given, right.shape, hint)
     allowed = tolerance * max(np.abs(right).max(initial=0), 1e-300)
     if not np.allclose(found, right, rtol=1e-12, atol=allowed):  # 0.36 for 4/11 is off by 1 %, and no more
-        raise NotYet(hint)
+        raise NotYet(_nan_in(found) + hint)
 
 
 def unless(given: Any, mistake: Any, hint: str, tolerance: float = 1e-6) -> None:

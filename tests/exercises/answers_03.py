@@ -27,6 +27,13 @@ def attended(q, K, V, scale=0.5):
     return E / E.sum() @ V
 
 
+def in_a_list(q, k, v, state):
+    """The state is a list of pairs, to which each call adds its own."""
+    state = [*(state or ()), (k, v)]
+    weights = [np.exp(q @ key / len(q) ** 0.5) for key, _ in state]
+    return sum(weight * value for weight, (_, value) in zip(weights, state, strict=True)) / sum(weights), state
+
+
 def forgets(q, k, v, state):
     return v, (k, v)
 
@@ -124,9 +131,11 @@ ANSWERS = {
             lambda P, p: top_p(P, p, lambda reached, P, p: reached - 2 * P < p),
             lambda P, p: np.where(P >= 0.1, P, 0) / P[P >= 0.1].sum(),
             lambda P, p: -np.sort(-top_p(P, p, reaching)),
+            lambda P, p: np.sqrt(top_p(P, p, reaching)) / np.sqrt(top_p(P, p, reaching)).sum(),
         ],
     },
     "3.7": {
+        "also": [in_a_list],
         "wrong": [
             forgets,
             without_itself,
@@ -134,7 +143,7 @@ ANSWERS = {
             lambda q, k, v, state: keeps(q, k, v, state, keep=2),
             lambda q, k, v, state: keeps(q, k, v, state)[0],
             lambda q, k, v, state: (np.zeros(3), ()),
-        ]
+        ],
     },
     "3.8": {
         "wrong": [

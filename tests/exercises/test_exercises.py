@@ -274,6 +274,18 @@ def test_an_answer_of_another_kind_gets_a_hint():
             assert "Numbers are wanted here" in hint_for(number, lambda *_, found=found: found)
 
 
+def test_nan_is_called_by_its_name():
+    """A checker that counts, compares or sorts would say something else about it, which is not true."""
+    hint = "There is NaN in {0} of {0} places. 0/0 gives that, ∞ − ∞, and the logarithm of a negative number."
+    for number, shape in {"1.1": 5, "2.2": 4, "3.1": (2, 4), "5.9": 4}.items():
+        nan = np.full(shape, np.nan)
+        assert hint_for(number, nan) == hint.format(nan.size)
+    for number, shape in {"1.6": (2, 2), "3.6": 4, "5.6": (5, 6), "5.7": (4, 8), "7.8": (6, 6)}.items():
+        nan = np.full(shape, np.nan)
+        assert hint_for(number, lambda *_, nan=nan: nan) == hint.format(nan.size)
+    assert hint_for("4.6", lambda D, o: np.full((2, D, D), np.nan).tolist()) == hint.format(256)
+
+
 def test_complex_numbers_are_no_answer():
     """NumPy drops the imaginary part, with a warning that a student may not see."""
     whole = {"0.1": np.array([[8, 1], [11, -6]]) + 1j, "4.3": 16 + 0j, "9.2": lambda C: np.complex128((1 - 1 / C) ** C)}
@@ -370,6 +382,10 @@ def test_parts_of_checkers():
             close(given, [1, 2], "Look again.")
     with pytest.raises(NotYet, match=r"Look again\."):
         close(2e-9, 1e-9, "Look again.")
+    with pytest.raises(NotYet, match=r"^There is NaN in 1 of 2 places\. Look again\.$"):
+        close([1, np.nan], [1, 2], "Look again.")
+    with pytest.raises(NotYet, match=r"^This is NaN\. Look again\.$"):
+        close(np.nan, 1, "Look again.")
     with pytest.raises(NotYet, match=r"this is a function\. Look again\."):
         close(np.cos, 1, "Look again.")
     choice(" Yes ", "yes", "")
