@@ -149,11 +149,10 @@ def _tried(answer: Any) -> Any:
 
     @functools.wraps(answer, updated=())
     def function(*args: Any, **kwargs: Any) -> Any:
-        own = [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args]
+        own = [tree_map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, arg) for arg in args]
         with np.errstate(all="ignore"):
             found = answer(*own, **kwargs)
-        pairs = zip(args, own, strict=True)
-        if any(isinstance(arg, np.ndarray) and arg.tobytes() != mine.tobytes() for arg, mine in pairs):
+        if not _same_arrays(args, own):
             raise NotYet(f"{_named(answer)} changed an array that it was given. Change a copy of it: `X = X.copy()`.")
         if found is None and not _without_body(answer):
             raise NotYet(f"{_named(answer)} returned None; is there a `return`?")
@@ -162,6 +161,13 @@ def _tried(answer: Any) -> Any:
         return _tried(found)
 
     return function
+
+
+def _same_arrays(args: Any, own: Any) -> bool:
+    """The same numbers stand in the arrays of two lists of arguments, and in those of their tuples and lists."""
+    arrays, others = ([leaf for leaf in tree_leaves(tree) if isinstance(leaf, np.ndarray)] for tree in (args, own))
+    pairs = zip(arrays, others, strict=False)
+    return len(arrays) == len(others) and all(a.tobytes() == b.tobytes() for a, b in pairs)
 
 
 def _without_body(function: Callable[..., Any]) -> bool:

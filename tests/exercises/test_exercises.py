@@ -146,6 +146,21 @@ def test_an_answer_that_changes_what_it_was_given_is_told_so():
         s[:] = right(X, s, r)
         return s
 
+    def of_a_list(owners, mask):
+        owners[0][0] += 1
+        return 1.0
+
+    def of_a_pair(Y_1, L_1, Y_2, L_2):
+        def pullback(d):
+            found = in_lists(d)
+            d[1][:] = 0
+            return found
+
+        value, in_lists = answers()["17.8"]["right"](Y_1, L_1, Y_2, L_2)
+        return value, pullback
+
+    for number, changes in (("12.6", of_a_list), ("17.8", of_a_pair)):
+        assert "changed an array that it was given." in hint_for(number, changes)
     assert hint_for("16.4", right) is None
     assert hint_for("16.4", answer).startswith("Your function changed an array that it was given.")
 
