@@ -94,7 +94,7 @@ WISHES: tuple[tuple[Needs, Callable[[Row], float], str], ...] = (
     (
         (
             (writes, "does not write from a state"),
-            (fixed, "keeps more, the longer the text becomes"),
+            (fixed, "does not write from a matrix S for each head"),
             (as_good_in_recall, "recalls less than dense attention, by more than the noise"),
         ),
         lambda row: row.megabytes(WHERE, BOTH) or math.inf,

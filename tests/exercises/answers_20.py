@@ -85,6 +85,7 @@ ANSWERS = {
             ["linformer", "latent", "linear"],
             ["linformer", "routing", "linear"],
             ["linformer", "dynamic-convolution", "softmax"],
+            ["linformer", "dynamic-convolution", "window"],  # whose state does not grow either
             ["linformer", "dynamic-convolution", "retnet"],
             ["linformer", "dynamic-convolution", "gated-delta"],
             ["linformer", "convolution", "linear"],
