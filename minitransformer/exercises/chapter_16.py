@@ -5,7 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value, yes_or_no
+from minitransformer.exercises.check import (
+    NotYet,
+    array_of,
+    close,
+    derivative,
+    exercise,
+    unless,
+    value,
+    with_pullback,
+    yes_or_no,
+)
 from minitransformer.functional import softmax
 from minitransformer.machine import peak_memory
 from minitransformer.related import classical_recall, dense_recall, hebbian
@@ -196,7 +206,10 @@ def gradient_of_a_rest(answer):
     )
     K = np.random.default_rng(8).standard_normal((20, 10))
     with peak_memory() as peak:
-        _ = answer(K)
+        _, pullback = with_pullback(answer, K)
         tracemalloc.reset_peak()
         if peak() > 300 * K[0].nbytes:
             raise NotYet("It is right, but something of each update is kept. In (16.7) the last one is enough.")
+        pullback(np.ones(10))
+        if peak() > 300 * K[0].nbytes:
+            raise NotYet("It is right, but the pullback goes through all updates once more. In (16.7) one is enough.")

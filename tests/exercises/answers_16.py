@@ -124,6 +124,10 @@ def unrolled(K):
     return xi, pullback
 
 
+def unrolled_later(K):
+    return rest()(K)[0], lambda g: unrolled(K)[1](g)
+
+
 ANSWERS = {
     "16.1": {"wrong": [[1, 1, -1, -1], [-1, -1, -1, 1 / 3], [-1, -1, 1, -1 / 3], [-1, -1, 1]]},
     "16.2": {
@@ -166,5 +170,15 @@ ANSWERS = {
             energy(of_query=0.5),
         ]
     },
-    "16.8": {"wrong": [rest(solved=False), rest(values=0), rest(keys=0), rest(times=1), rest(beta=2), unrolled]},
+    "16.8": {
+        "wrong": [
+            rest(solved=False),
+            rest(values=0),
+            rest(keys=0),
+            rest(times=1),
+            rest(beta=2),
+            unrolled,
+            unrolled_later,
+        ]
+    },
 }
