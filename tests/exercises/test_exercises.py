@@ -355,6 +355,14 @@ def test_a_gradient_of_another_shape_gets_no_hint_on_its_numbers():
         with pytest.raises(NotYet) as told:
             derivative(lambda X, w, dw=dw: (X * w, dw), X, w, hint="A hint.")
         assert str(told.value) == f"The checker says: {said}"
+    kept = np.zeros((3, 4))
+
+    def shared(X, w):
+        kept[:] = X
+        return X * w, lambda dY: (dY * w, (dY * kept).sum(0))
+
+    with pytest.raises(NotYet, match=r"^The checker says: w: calling the function again changed an earlier pullback"):
+        derivative(shared, X, w, hint="A hint.")
     with pytest.raises(NotYet, match=r"^A hint\. The checker says: w.* the pullback says"):
         derivative(lambda X, w: (X * w, lambda dY: (dY * w, dY[0] * X[0])), X, w, hint="A hint.")
 
