@@ -133,7 +133,7 @@ def attend(
     if isinstance(encoding, ScoreEncoding):
         if scale is not None:
             raise ValueError(f"scale: {type(encoding).__name__} has a scale of its own, so none can be given")
-        return form(encoding, params, Q, K, V, bias, pattern=pattern, **options)
+        return attend_formed(encoding, params, Q, K, V, bias, pattern=pattern, **options)
     (Q, q), (K, k) = encoding.turn(Q, first=m - n, length=m), encoding.turn(K, length=m)  # type: ignore[attr-defined]
     Y, attention = _among_pairs(Q, K, V, pattern, bias, scale=scale, **options)
     return Y, TurnedPullback(q, k, NothingLearnedPullback(attention))
@@ -146,7 +146,7 @@ def _among_pairs(Q: Array, K: Array, V: Array, pattern: BlockPattern | None, bia
     return block_sparse_attention(Q, K, V, pattern, bias, **options)
 
 
-def form(
+def attend_formed(
     encoding: Any, params: Any, Q: Array, K: Array, V: Array, bias: Array | None = None, *, matrix: Array | None = None,
     causal: bool = False, mask: Array | None = None, pattern: BlockPattern | None = None, sink: Array | None = None,
     cap: float | None = None, normalise: Any = None,

@@ -5,8 +5,8 @@
 
 Weight that both give to keys which don't matter cancels, as noise does in a differential amplifier. Two neighbouring heads of
 queries and keys, 2p and 2p + 1, make one pair, and their values, side by side, are one value of width 2d: so H softmaxes of width
-d are H/2 heads of width 2d. The scores cost what those of H heads do, and A V twice as much, for both softmaxes of a pair meet
-the wide value. Rows sum to 1 − λ; the norm takes back what that does to the size.
+d are H/2 heads of width 2d. The scores cost what those of H heads do, and A V twice as much, for both softmaxes of a pair
+weigh the wide value. Rows sum to 1 − λ, which makes Y smaller, and the norm undoes that.
 """
 
 import math

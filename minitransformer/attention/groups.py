@@ -1,4 +1,4 @@
-"""Fewer heads of keys and values than of queries: from one number of them to another, in parameters that exist already.
+"""Grouped-query attention from parameters that exist already: heads of keys and values are pooled, or copied again.
 
 A cache holds keys and values, so with G of them in place of H it is H/G times smaller. A model that was trained with H is
 converted by the mean of the heads that are to share one, and then trained a little more; the other way nothing is lost: every

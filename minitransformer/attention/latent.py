@@ -7,8 +7,8 @@
 
 A product of matrices can be bracketed in another way, Q_h (C W_uk,h)ᵀ = (Q_h W_uk,hᵀ) Cᵀ and A_h (C W_uv,h) = (A_h C) W_uv,h.
 Then no head has keys or values of its own: C is both. That is the absorbed form, in which decoding keeps C and K_R, and the
-expanded form is for many queries. A turn between Q_h and K_h would depend on i − j and leave nothing fixed to bring to the
-queries' side: so what says where a token stands is apart, in Q_R and K_R.
+expanded form is for many queries. If Q_h and K_h were turned, a rotation by i − j would stand between Q_h and W_uk,h, and there
+would be no fixed matrix to bring to the queries' side: so positions have channels of their own, Q_R and K_R.
 """
 
 from functools import cached_property

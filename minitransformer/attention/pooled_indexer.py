@@ -7,8 +7,8 @@
 
 A token has a row a for the block behind its own and a row e for its own, [a | e] = X W_e, and so two rows of logits, X W_z. P is
 one softmax over all 2s tokens, for each channel by itself, of these logits and of a β for each place; the first block has none
-before it. The choice is constant, and the indexer learns from a loss of its own, as in selected/indexer.py. The tokens that it
-reads are constants to it.
+before it. No gradient goes through the choice: the indexer learns from a loss of its own, as in selected/indexer.py, which sends
+nothing back to the tokens.
 """
 
 from functools import cached_property

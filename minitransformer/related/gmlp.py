@@ -1,4 +1,4 @@
-"""gMLP: tokens are mixed by one learned matrix, the same for every text, and what it says opens and closes the other half.
+"""gMLP: one learned matrix, the same for every text, mixes half of the channels among the tokens; the result multiplies the rest.
 
     Z₁, Z₂ = two linear maps of X,     Y = (Z₁ ⊙ (M Z₂ + b)) V
 

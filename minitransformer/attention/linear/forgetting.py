@@ -20,7 +20,7 @@ import numpy as np
 
 from minitransformer.arrays import FEW, one_dtype, refuse_other_lengths, scale_for
 from minitransformer.attention.around import AroundAttention
-from minitransformer.attention.attend import attend, form
+from minitransformer.attention.attend import attend, attend_formed
 from minitransformer.attention.cache.keys_values import KeysValues, WithPast
 from minitransformer.attention.core import Core, numbers_where_seen, seen_keys
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
@@ -124,7 +124,7 @@ def forgetting_attention(
     c = numbers_where_seen(seen, log_forget).cumsum(-1, dtype=np.float64)
     if isinstance(encoding, ScoreEncoding):
         fades = fading(c, Q.shape[-2], Q.dtype)
-        Y, formed = form(encoding, params, Q, K, V, matrix=fades, causal=True, mask=mask)
+        Y, formed = attend_formed(encoding, params, Q, K, V, matrix=fades, causal=True, mask=mask)
         return Y, FormedForgettingPullback(formed, seen)
     scale = scale_of(encoding, Q) if scale is None else scale
     whole, rest = in_two(c, K.dtype)
@@ -203,8 +203,9 @@ class Forgetting(Core):
         n, m = Q.shape[-2], past.length
         if isinstance(self.encoding, ScoreEncoding):
             sums = -UNIT * past.keys[..., 1:3].sum(-1, dtype=np.float64)
-            fades = fading(sums, n, Q.dtype)
-            return form(self.encoding, params, Q, past.keys[..., 3:], past.values, matrix=fades, causal=True)[0], after
+            K, fades = past.keys[..., 3:], fading(sums, n, Q.dtype)
+            Y, _ = attend_formed(self.encoding, params, Q, K, past.values, matrix=fades, causal=True)
+            return Y, after
         bias = None
         if self.encoding is not None:
             bias = self.encoding.bias(params, n, m, causal=True)[0].astype(Q.dtype, copy=False)  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, refuse_more_queries
-from minitransformer.attention.attend import FormedPullback, form
+from minitransformer.attention.attend import FormedPullback, attend_formed
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.selected.gathered import (
@@ -196,7 +196,7 @@ def routing_attention(
         Y = sum_rows(found * share[..., None], queries, n)
     else:
         in_clusters = InClusters(np.where((i < n) & (j < m), i * m + j, n * m), sees, share)
-        Y, attention = form(encoding, params, Q, K, V, causal=causal, normalise=in_clusters)
+        Y, attention = attend_formed(encoding, params, Q, K, V, causal=causal, normalise=in_clusters)
     return Y, RoutingPullback(q, k, attention, queries, keys, share, Q, K, near_q, near_k, there)
 
 
