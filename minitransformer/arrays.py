@@ -112,7 +112,7 @@ def zero_if_minus_infinite(X: Array) -> Array:
 def without_the_hidden(Y: Array, weights: Callable[[], Array], V: Array) -> Array:
     """Y = A V, corrected so that a value of weight zero does not count, even if it is NaN: in a matrix product 0 · NaN is NaN.
 
-    The rows of Y that are not finite are summed again, in place; A is asked for only if there are any.
+    The rows of Y that are not finite are summed again, in place. `weights` gives A, and is called only if there are any.
     """
     if finite(Y):
         return Y

@@ -214,7 +214,7 @@ class PooledIndexer(PooledLayer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.narrow < 2:
-            raise ValueError(f"narrow: {self.narrow} channels are too few to be turned in pairs")
+            raise ValueError(f"narrow: {self.narrow} should be at least 2, for channels are turned in pairs")
 
     @cached_property
     def rotate_small(self) -> RoPE:

@@ -60,7 +60,10 @@ class PooledLayer(Projected):
         if self.head_width is None:
             refuse_indivisible(self.width, self.heads)
         if self.d < 2:
-            raise ValueError(f"width, heads: {self.d} channels for each head are too few to be turned in pairs")
+            name = "width, heads" if self.head_width is None else "head_width"
+            raise ValueError(
+                f"{name}: heads of width {self.d} should have at least 2 channels, which are turned in pairs"
+            )
         if self._rotary % 2 or not 2 <= self._rotary <= self.d:
             raise ValueError(
                 f"rotary: {self._rotary} should be even, and from 2 to {self.d}: channels are turned in pairs"

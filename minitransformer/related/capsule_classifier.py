@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.pullback import Pullback
@@ -76,7 +76,7 @@ class CapsuleClassifierPullback(Pullback):
     def __call__(self, dV: Array) -> tuple[CapsuleClassifierParams, Array]:
         dclasses, dU = self.classes(dV)
         dH = self.squash(dU.reshape(self.squash.S.shape))
-        drows, dW, db = self.linear(dH.reshape(*dH.shape[:-3], dH.shape[-3], dH.shape[-2] * dH.shape[-1]))
+        drows, dW, db = self.linear(as_one_axis(dH, -2))
         return CapsuleClassifierParams(dW, db, dclasses), self.pieces(drows)
 
 

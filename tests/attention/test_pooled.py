@@ -316,7 +316,8 @@ def test_the_same_numbers_as_in_transformers(block, window, tier):
         ({"rotary": 3}, "rotary: 3 should be even, and from 2 to 8"),
         ({"rotary": 10}, "rotary: 10 should be even, and from 2 to 8"),
         ({"heads": 5}, "width: 24 is not divisible"),
-        ({"head_width": 1}, "width, heads: 1 channels for each head are too few"),
+        ({"head_width": 1}, "head_width: heads of width 1 should have at least 2 channels"),
+        ({"width": 3, "heads": 3}, "width, heads: heads of width 1 should have at least 2 channels"),
         ({"base": -1.0}, "base"),
     ],
 )

@@ -353,7 +353,7 @@ def test_what_can_not_be_chosen_is_refused():
     for options, says in (
         ({"chosen": 0}, "chosen: 0"),
         ({"small": 0}, "small: 0"),
-        ({"narrow": 1}, "narrow: 1 channels are too few"),
+        ({"narrow": 1}, "narrow: 1 should be at least 2"),
         ({"weight": -1.0}, "weight"),
         ({"rotary": 3}, "rotary: 3 should be even"),
     ):
