@@ -4,6 +4,7 @@ Each entry of the bank is a small function with its pullback, and one mistake. T
 mistakes that somebody has made in earnest: the loss often still falls with them.
 """
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -738,6 +739,23 @@ def test_small_slopes_are_measured_in_thousandths():
 
 def test_an_array_that_has_no_effect_may_be_constant():
     check_pullback(lambda x, ones: (2 * x, lambda dY: (2 * dY, 0 * dY)), X, np.ones_like(X), zero=["ones"])
+
+
+@pytest.mark.parametrize(
+    ("slope", "message"), [(0.9e-7, None), (1.1e-7, "bias: the gradient should be zero but is 1.1e-07")]
+)
+def test_a_gradient_that_should_be_zero_is_below_a_ten_millionth(slope, message):
+    first = []
+
+    def added(x, bias):
+        def pullback(dY):
+            first.append(dY.flat[0])
+            return dY, np.full(1, slope * dY.flat[0] / first[0], dY.dtype)
+
+        return x + 0 * bias, pullback
+
+    with pytest.raises(GradientError, match=message) if message else nullcontext():
+        check_pullback(added, X, np.ones(1), zero=["bias"])
 
 
 def test_cotangent_is_not_the_argument():

@@ -11,6 +11,7 @@ from minitransformer.attention.softmax import softmax_attention
 from minitransformer.backend import available
 from minitransformer.book import which
 from minitransformer.book.which import answer, length
+from minitransformer.experiments import which_cost
 from minitransformer.experiments.table import NOT_YET, Row, can, table
 
 
@@ -142,3 +143,15 @@ def test_a_kind_that_is_not_on_record_is_measured_all_the_same(name):
     seconds = clock.seconds(Row(name, table().rows[name].part))
     assert np.isfinite(seconds)
     assert seconds > 0
+
+
+@pytest.mark.parametrize(("minute", "seconds"), [(63.0, None), (65.0, 2.5)])
+def test_the_time_of_a_kind_that_is_not_on_record_is_guessed_by_the_square(minute, seconds, monkeypatch):
+    """2 s for a text of a quarter, so 32 for the whole, forwards and again in turns with dense attention: 64 s in all."""
+    spent = iter([0.75, 0.5, 0.75, 9.0, 2.0])  # dense attention three times, and the kind twice: the first compiles
+    monkeypatch.setattr(which, "time", Ticks())
+    monkeypatch.setattr(which_cost, "layer", lambda *_: lambda: lambda: None)
+    monkeypatch.setattr(which_cost, "spent", lambda _: (None, next(spent)))
+    monkeypatch.setattr(which_cost, "in_rounds", lambda *_: [(1.5, 2.5)])
+    clock = which.Clock(4 * which_cost.LENGTHS[0], 1, minute)
+    assert clock.seconds(Row("fnet", table().rows["fnet"].part)) == seconds
