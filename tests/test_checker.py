@@ -741,6 +741,22 @@ def test_an_array_that_has_no_effect_may_be_constant():
     check_pullback(lambda x, ones: (2 * x, lambda dY: (2 * dY, 0 * dY)), X, np.ones_like(X), zero=["ones"])
 
 
+@pytest.mark.parametrize(("off", "message"), [(0.8e-9, None), (1.2e-9, r"x.*: the pullback says .* allowed 1e-06")])
+def test_an_error_of_a_small_slope_is_one_of_a_thousandth(off, message):
+    """Where a gradient is smaller than 10⁻³, a millionth of that is allowed."""
+    first = []
+
+    def slow(x):
+        def pullback(dY):
+            first.append(float(dY[0]))
+            return 1e-5 * dY + off * dY / first[0]
+
+        return 1e-5 * x, pullback
+
+    with pytest.raises(GradientError, match=message) if message else nullcontext():
+        check_pullback(slow, np.ones(1))
+
+
 @pytest.mark.parametrize(
     ("slope", "message"), [(0.9e-7, None), (1.1e-7, "bias: the gradient should be zero but is 1.1e-07")]
 )

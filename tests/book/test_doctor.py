@@ -96,5 +96,7 @@ def test_a_cache_that_cant_be_written_is_named(tmp_path, monkeypatch):
 def test_memory_that_nobody_knows_is_no_trouble(monkeypatch):
     monkeypatch.setattr(doctor, "memory", lambda: None)
     assert doctor._memory() == ("memory", "unknown", "")
-    monkeypatch.setattr(doctor, "memory", lambda: 2**30)
+    monkeypatch.setattr(doctor, "memory", lambda: 2**31)
     assert "need about 2 GiB" in doctor._memory().advice
+    monkeypatch.setattr(doctor, "memory", lambda: 2**31 + 2**28)
+    assert doctor._memory() == ("memory", "2.2 GiB", "")
