@@ -19,6 +19,7 @@ from minitransformer.contract import (
     AttentionError,
     Broken,
     any_length,
+    form_is_kept,
     learns,
     padding_changes_nothing,
     refusals,
@@ -352,7 +353,8 @@ def broken(attention, capsys):
     try:
         mt.check_attention(attention)
     except AttentionError as error:
-        raised = str(error).splitlines()[1:]
+        first, *raised = str(error).splitlines()
+        assert re.fullmatch(r"1 of \d+ rules is broken:|(?!1 )\d+ of \d+ rules are broken:", first), first
     lines = capsys.readouterr().out.splitlines()
     found = {line[8:]: lines[k + 1].strip() for k, line in enumerate(lines) if line.startswith("BROKEN")}
     assert raised == (list(found) or None)
@@ -413,9 +415,23 @@ def test_padding_that_gets_a_gradient_is_told():
             padding_changes_nothing(TeachesThePadding(), causal=causal, tier="numpy")
 
 
+def test_a_pullback_with_too_few_gradients_is_told():
+    @frozen
+    class ForgetsV(Right):
+        def back(self, p, dY):
+            return super().back(p, dY)[:-1]
+
+    with pytest.raises(Broken, match=r"^the pullback should give 4 gradients, of params, Q, K, V, and gives 3$"):
+        form_is_kept(ForgetsV(), causal=False, dtype=np.float32)
+
+
 def test_everything_that_does_not_fit_is_tried(monkeypatch):
     tried = []
-    monkeypatch.setattr(refusals, "refused", lambda call, what, *_: tried.append(what))
+    monkeypatch.setattr(refusals, "refused", lambda call, what, *_, **__: tried.append(what))
+    refusals.refuses(Right())
+    first = [f"X of width {WIDTH - 1} instead of {WIDTH}", "X of whole numbers", "X in float32, parameters in float64"]
+    assert tried == [*first, "a mask for 4 keys of 5"]
+    tried.clear()
     refusals.refuses_other_heads(Right(), tier="numpy")
     every = ["of one sample for two", "of another number of heads", "without samples and heads"]
     every += ["in float32 beside float64", "of whole numbers", "as a list"]

@@ -75,9 +75,11 @@ def test_missing_packages_are_named_with_what_to_do(monkeypatch):
 
 def test_more_blas_threads_than_cores_are_too_many(monkeypatch):
     pool = {"user_api": "blas", "internal_api": "openblas", "version": "1", "num_threads": 8, "architecture": "Zen"}
-    monkeypatch.setattr(doctor, "threadpool_info", lambda: [pool])
+    no_blas = pool | {"user_api": "openmp", "internal_api": "openmp"}
+    monkeypatch.setattr(doctor, "threadpool_info", lambda: [pool, no_blas])
     monkeypatch.setattr(doctor, "cores", lambda: 2)
     assert "BLAS: more threads than cores wait for each other: set OPENBLAS_NUM_THREADS=2" in doctor.report()
+    assert [finding.value for finding in doctor._blas()] == ["openblas 1, Zen kernels, 8 threads"]
 
 
 def test_a_cache_that_cant_be_written_is_named(tmp_path, monkeypatch):

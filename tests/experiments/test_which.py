@@ -194,6 +194,17 @@ def test_a_measurement_is_of_this_kind_at_this_length():
     assert cost.MB[1] > 3 * 2048 * which_cost.WIDTH * 4 / 2**20  # at the least Q, K and V
 
 
+@pytest.mark.parametrize(("rounds", "done"), [(1, 1), (2, 2), (9, 2)])
+def test_rounds_end_with_the_one_in_which_they_took_too_long(rounds, done, monkeypatch):
+    of = []
+    takes = {"work": (1.0, which_cost.LONG / 2), "yardstick": (2.0, which_cost.LONG)}
+    monkeypatch.setattr(which_cost, "spent", lambda work: of.append(work) or takes[work])
+    seconds, ratios = which_cost.in_rounds("work", "yardstick", rounds)
+    assert of == [*["yardstick"] * 5, "work"] * done
+    assert tuple(seconds) == takes["work"]
+    assert list(ratios) == [0.5, 0.5]
+
+
 def test_it_stops_before_it_takes_too_long_or_too_much_room():
     two = {"seconds": [[0.1, 0.2], [0.4, 0.8]], "MB": [[1, 1], [4, 4]]}
     assert which_cost.too_much({"seconds": [], "MB": []}) == ""
