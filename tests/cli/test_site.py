@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,35 @@ def test_a_step_that_fails_is_named_and_leaves_nothing(tmp_path, capfd):
     with pytest.raises(ValueError, match=r"pages\.py"):  # there is none
         site.build(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_new_site_takes_the_place_of_an_old_one(tmp_path, monkeypatch):
+    """Pages of their own have ▶ on their cells, and all pages in one have not."""
+    for file in (tmp_path / ".venv-site" / site.PYTHONS[0], tmp_path / "site" / "run" / "prepare.py"):
+        file.parent.mkdir(parents=True)
+        file.touch()
+    steps = []
+
+    def run(command):
+        steps.append(command)
+        if "sphinx" in command:
+            made = Path(command[-1])
+            made.mkdir()
+            (made / f"{len(steps)}.html").touch()
+
+    monkeypatch.setattr(site, "_run", run)
+    out = tmp_path / "new" / "out"
+    for single, names in (
+        (False, ["pages.py", "html", "prepare.py"]),
+        (True, ["pages.py", "singlehtml"]),
+        (False, ["pages.py", "html", "prepare.py"]),
+    ):
+        steps.clear()
+        site.build(tmp_path, out, single=single)
+        assert {path.name for path in out.iterdir()} == {"2.html", site.MARK}
+        assert [step[step.index("-b") + 1] if "sphinx" in step else Path(step[1]).name for step in steps] == names
+        assert ("--single" in steps[0]) == single
+        (out / "old.html").touch()
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows")

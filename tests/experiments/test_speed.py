@@ -69,3 +69,14 @@ def test_the_number_of_threads_is_given_back():
     with speed.on(1):
         assert threads.number == 1
     assert threads.number == before
+
+
+@pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+def test_gigaflops_and_gigabytes_are_counted_by_hand(monkeypatch):
+    """12 rows, times 500 // 12 = 41: of L × L products and sums each; a copy reads and writes four bytes a number."""
+    from minitransformer.kernels.tiles import LANES
+
+    monkeypatch.setattr(speed, "seconds", lambda work, runs: [0.75, 0.5, 0.75])
+    assert speed.peak(1, 500) == pytest.approx(2 * 41 * 12 * LANES**2 / 0.5 / 1e9)
+    assert speed.peak(3, 500, rows=4) == pytest.approx(3 * 2 * 125 * 4 * LANES**2 / 0.5 / 1e9)
+    assert speed.bandwidth(1, 1000) == pytest.approx(8000 / 0.5 / 1e9)

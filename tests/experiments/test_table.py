@@ -25,6 +25,17 @@ def test_noise_is_two_standard_errors_of_a_difference():
     assert Table({"a": a, "b": b}, a, bag, "").noise("recall") == pytest.approx(2 * math.sqrt(2 * variance / 3))
 
 
+def test_what_a_kind_cannot_do_is_said_in_a_few_words():
+    said = {row.name: row.cannot for row in table().rows.values()}
+    longer = "read more than it was made for"
+    assert said["softmax"] == said["linear"] == said["bigbird"] == ""
+    assert said["fnet"] == said["etc"] == "be causal"
+    assert said["delta"] == said["pooled"] == "look ahead"
+    assert said["gmlp"] == said["cosformer"] == longer
+    assert said["linformer"] == f"be causal; {longer}"
+    assert said["reformer"] == "choose its keys without looking ahead; decode from a state"
+
+
 def test_the_spread_goes_from_the_worst_seed_to_the_best():
     row = Row("x", SOFTMAX, scores={"text": (2.5, 2.0, 2.1)})
     assert row.spread("text") == pytest.approx(0.5)
