@@ -2,7 +2,10 @@
 
 import ast
 import importlib.util
+import json
+import re
 import sys
+from html import escape
 
 import pytest
 
@@ -233,6 +236,72 @@ def test_every_link_of_a_chapter_has_a_place(book):
         assert not any(
             "image/png" in output.get("data", {}) for cell in notebook["cells"] for output in cell.get("outputs", [])
         )
+
+
+def test_the_contents_lead_to_every_chapter_and_its_question(book):
+    text = pages.index(book, ["map"])
+    found = re.findall(
+        r'<li><a href="(\S+)\.html"><span class="number">(\S+)</span>.*"asks">(.*)</span></a></li>', text
+    )
+    assert found == [(stem, stem[:2], escape(book.question(stem))) for stem in book.chapters]
+    assert [line for line in text.splitlines() if line in {*book.chapters, "map"}] == [*book.chapters, "map"]
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_every_page_is_written(single, book, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "Book", lambda: book)
+    monkeypatch.setattr(pages, "chapter", lambda book, stem: {"title": stem})
+    monkeypatch.setattr(pages, "code", lambda rows, sources: {"api": "# Functions", "code": "# Files"})
+    pages.write(tmp_path / "out", single=single)
+    names = ["map", "symbols", "glossary", "index", *["api", "code"] * (not single)]
+    written = {path.name: path.read_text() for path in (tmp_path / "out").glob("*.*")}
+    assert set(written) == {
+        *(f"{stem}.ipynb" for stem in book.chapters),
+        *(f"{name}.md" for name in names),
+        "places.json",
+    }
+    assert all(f'"{stem}"' in written[f"{stem}.ipynb"] for stem in book.chapters)
+    assert ("\napi\n" in written["index.md"]) == (not single)
+    places = json.loads(written["places.json"])
+    assert places["chapters"]["00"] == "00_how_to_read_this_book.html"
+    assert places["equations"]["8.1"] == "08_sparse_attention.html#equation-8-1"
+    assert len(places["papers"]) == len(book.papers)
+    assert len(list((tmp_path / "out" / "_static" / "figures").iterdir())) == len(list((ROOT / "figures").iterdir()))
+
+
+def test_every_public_name_stands_on_the_page_of_its_module(book):
+    found = package.public(book.rows)
+    for title, modules in package.API.items():
+        for module in modules:
+            for name in package._names(module):
+                assert found[f"{module}.{name}"] == f"api-{words.slug(title)}.html#{module}.{name}"
+
+
+class Example:
+    """An example."""
+
+    def __call__(self, x):
+        """It is called."""
+
+    def step(self):
+        """It takes a step."""
+
+    def _inner(self):
+        """Nobody calls it."""
+
+    def bare(self): ...
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_entry_has_the_methods_that_one_calls(whole):
+    text = "\n".join(package.entry(Example, whole)).partition("<details>")
+    assert re.findall(r"^(?:class|def) .*", text[0], re.MULTILINE) == [
+        "class Example",
+        "def __call__(self, x)",
+        "def step(self)",
+    ]
+    assert re.findall(r"^[AIN].*[.]", text[0], re.MULTILINE) == ["An example.", "It is called.", "It takes a step."]
+    assert ("def bare" in text[2]) == whole
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders(book):
