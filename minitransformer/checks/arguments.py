@@ -80,9 +80,12 @@ def asked_of(function: Callable[..., Any]) -> Asked:
     star = stars[0] if stars else len(names)
     grows = next((name for name in GROWS if name in parameters and "self" in parameters), None)
     back = any(word in str(function.__annotations__.get("return", "Pullback")) for word in ("Pullback", "Any"))
-    of_indices = {
-        name for name, p in parameters.items() if name not in NO_INDICES and leaves_room_for_indices(p.annotation)
-    }
+    copied = [
+        name
+        for name, p in parameters.items()
+        if back and grows is None  # without a pullback nobody looks at them again
+        and name not in NO_INDICES and leaves_room_for_indices(p.annotation)
+    ]  # fmt: skip
     return Asked(
         function.__name__,
         names,
@@ -90,10 +93,8 @@ def asked_of(function: Callable[..., Any]) -> Asked:
         choices={name: p.annotation for name, p in parameters.items() if of_choices(p.annotation)},
         arrays={name for name, p in parameters.items() if names.index(name) != star and of_arrays(p.annotation)},
         integers={name for name, p in parameters.items() if "params" in names and of_integers(p.annotation)},
-        # without a pullback nobody looks at them again; an argument behind a star comes by its name
-        indices={name: names.index(name) if names.index(name) < star else sys.maxsize for name in of_indices}
-        if back and grows is None
-        else {},
+        # an argument behind a star comes by its name
+        indices={name: names.index(name) if names.index(name) < star else sys.maxsize for name in copied},
         grows=grows,
         place=-1 if grows is None or names.index(grows) > star else names.index(grows),
         heads=names[2:5] == ("Q", "K", "V") and function.__name__ in ("__call__", "step"),

@@ -1,7 +1,7 @@
 """Does a model learn a text of a thousand bytes at a time through random features, and does redrawing them matter?
 
 The same small model on the Python documentation, with dense attention, a Performer, the linear transformer, and a window of
-32 bytes as a control that sees nothing from afar. Then a window in the first block, and a Performer or the linear transformer
+33 bytes as a control that sees nothing from afar. Then a window in the first block, and a Performer or the linear transformer
 in the second.
 """
 

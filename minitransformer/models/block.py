@@ -252,6 +252,8 @@ class Block(OldFieldsRefused):
             raise ValueError("ffn: this block is attention alone")
         return self._half(params.ffn_norm, self.ffn, params.ffn, X, rng)
 
+    # ------------------------------------------------- decoding, and which compiled loops can do it
+
     @property
     def decodes(self) -> bool:
         """Whether its mixer can go on from a state, and no part has a `__call__` that the `step` of its base does not know."""

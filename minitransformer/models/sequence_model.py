@@ -81,7 +81,7 @@ class SequencePullback(Pullback):
         dN, dW, *db = (dlogits, None) if self.head is None else self.head(dlogits)
         dhead = None if self.tied or dW is None else ProjectionParams(dW, *db)
         dstack, dX = self.stack(dN)
-        dE, dpositions, dtypes, dnorm = (*self.embedded(dX), None, None)[:4]
+        dE, dpositions, dtypes, dnorm = (*self.embedded(dX), None, None)[:4]  # the last two in a normed embedding only
         return SequenceParams(dW.T + dE if self.tied else dE, dpositions, dstack, dtypes, dnorm, dhead)
 
 

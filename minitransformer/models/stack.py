@@ -208,6 +208,8 @@ class Stack:
         X, norm = self._last_norm(params, X)
         return X[..., prefix:, :], StackPullback(tuple(pullbacks), norm, self.ties, prefix)
 
+    # ------------------------------------------------- decoding
+
     @cached_property
     def decodes(self) -> bool:
         """Whether every block can go on from a state, and nothing has a `__call__` that its `step` does not know."""
