@@ -311,6 +311,7 @@ def _run_all(root: Path, names: list[str], copy: Path, keep: Callable[[Path, Run
 
 
 async def _side_by_side(root: Path, chosen: list[Path], copy: Path, keep: Callable[[Path, Run], None]) -> None:
+    """Run the chosen notebooks, those with the most cells first, and hand each to `keep`. SIGTERM ends them as Ctrl-C does."""
     all_of_it = asyncio.current_task()
     with suppress(RuntimeError):  # on Windows, and outside the main thread
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: all_of_it and all_of_it.cancel())

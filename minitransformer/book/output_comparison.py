@@ -97,6 +97,7 @@ def _unit(number: str) -> float:
 
 
 def _text_differ(old: str, new: str, close: Any, *, spaces: bool = True) -> str:
+    """In what two texts differ: a word, a number that is not `close` to the other, or spaces where all numbers are equal."""
     words = [" ".join(NUMBER.sub(" # ", text).split()) for text in (old, new)]
     numbers = [NUMBER.findall(text) for text in (old, new)]
     if words[0] != words[1] or (spaces and numbers[0] == numbers[1] and old != new):

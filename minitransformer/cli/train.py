@@ -171,6 +171,7 @@ def _wanted(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _objective(args: argparse.Namespace, model: Any) -> "NextByte | WriteISO":
+    """What is trained: dates, or a text, the one that was given or the documentation inside Python."""
     from minitransformer.data.text import python_docs, read_text
     from minitransformer.training.objective import NextByte, Segments, WriteISO
 
@@ -219,6 +220,7 @@ def _judge_dates(objective: "WriteISO", model: Any, params: Any) -> None:
 
 
 def _continue(model: Any, params: Any, prompt: str, length: int, seed: int = 0, **options: Any) -> str:
+    """The prompt and `length` bytes that the model writes after it, as text; the options are those of `generate`."""
     import numpy as np
 
     from minitransformer.data.text import decode, encode

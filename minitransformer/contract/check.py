@@ -88,6 +88,7 @@ def _where(error: Exception) -> str:
 
 
 def _made(attention: Any) -> Part:
+    """The part to be checked, from its name, its class or itself. Raises ValueError for what is no attention."""
     sizes = {"width": WIDTH, "heads": HEADS, "d": WIDTH // HEADS, "longest": LONGEST}
     if isinstance(attention, type):
         attention = named("attention", {attention.__name__: attention}, attention.__name__, sizes)

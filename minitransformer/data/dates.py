@@ -115,6 +115,7 @@ def sample(count: Repeats, rng: np.random.Generator, *, held_out: bool = False) 
 
 
 def _draw(count: int, rng: np.random.Generator, held_out: bool) -> list[datetime.date]:
+    """Dates from one side of the split; those of the other side are drawn again."""
     dates: list[datetime.date] = []
     while len(dates) < count:
         date = datetime.date.fromordinal(int(rng.integers(FIRST.toordinal(), LAST.toordinal() + 1)))

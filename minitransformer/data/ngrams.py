@@ -98,6 +98,7 @@ def distribution(model: NGrams, context: bytes) -> Array:
 
 
 def _refuse_other_counts(model: NGrams) -> None:
+    """Raise ValueError unless the counts are rows of integers that belong together, as `fit` makes them."""
     for k, counts in enumerate(model.orders, start=1):
         for name, X in counts._asdict().items():
             row_of_integers(X, f"model.orders[{k - 1}].{name}")
@@ -109,6 +110,7 @@ def _refuse_other_counts(model: NGrams) -> None:
 
 
 def _bytes(text: Array, name: str) -> Array:
+    """A row of bytes as unsigned 64-bit numbers. Raises ValueError for anything else."""
     row_of_integers(text, name)
     if text.size and not (0 <= text.min() and text.max() < BYTES):
         raise ValueError(f"{name}: {text.min()} … {text.max()} is not within 0 … {BYTES - 1}")
@@ -125,6 +127,7 @@ def _pack(text: Array, k: int) -> Array:
 
 
 def _count(train: Array, k: int) -> Counts:
+    """The counts of order k in a text."""
     grams, occurrences = np.unique(_pack(train, k), return_counts=True)
     # sorted grams stand in groups of one context each
     contexts, starts, kinds = np.unique(grams >> np.uint64(8), return_index=True, return_counts=True)

@@ -95,6 +95,10 @@ def sample(text: Text, context: int) -> Text:
 
 
 def _spread(tokens: Array, size: int, context: int) -> Array:
+    """PASSAGES passages, evenly spread over a text: `size` tokens together, or more if each has to be longer than the context.
+
+    All of the text if it has no more than that.
+    """
     row_of_integers(tokens, "text")
     length = max(size // PASSAGES, context + 1)
     if len(tokens) <= length * PASSAGES:

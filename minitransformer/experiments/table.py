@@ -82,6 +82,7 @@ class Row:
         return self._between(n, [measured.MB[what] for measured in self.cost.values()])
 
     def _between(self, n: float, found: list[float]) -> float | None:
+        """The value at n on straight lines in logarithms through what was found at the lengths that were run."""
         known = list(self.cost)
         if not known or not known[0] <= n <= known[-1]:
             return None

@@ -138,6 +138,7 @@ def learned(model: SequenceModel) -> int:
 
 
 def _model(attention: str, task: "Task", hidden: int) -> SequenceModel:
+    """The model with networks of this hidden width; causal if the attention has to be, or the task wants it and it can be."""
     bag = attention == BAG
     attention = "synthesizer:kind=random,learned=False" if bag else attention
     part = attention_of(attention, EXAMPLE)

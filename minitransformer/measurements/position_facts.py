@@ -104,6 +104,7 @@ def data(*, width: int = 64, heads: int = 4, longest: int = 128, layers: int = 6
 
 
 def _of_added(name: str, added: Any, rng: np.random.Generator, width: int, longest: int) -> Facts:
+    """The facts of an encoding that is added to the embeddings, on a text of one word, whose rows only positions tell apart."""
     params = added.init(rng, np.float64)
     X = np.tile(rng.standard_normal(width), (longest + 1, 1))
     W_q, W_k = rng.standard_normal((2, width, width))
@@ -117,6 +118,7 @@ def _of_added(name: str, added: Any, rng: np.random.Generator, width: int, longe
 
 
 def _of_attention(name: str, e: Any, rng: np.random.Generator, heads: int, d: int, longest: int, layers: int) -> Facts:
+    """The facts of an encoding inside attention: all queries are equal, and all keys, so that only positions tell them apart."""
     Q, K = words = np.tile(rng.standard_normal((2, heads, 1, d)), (1, 1, longest + 1, 1))  # the same for all
     V = rng.standard_normal((heads, longest + 1, d))
     initial, params = e.init(rng, np.float64), with_some_parameters(e, rng)

@@ -31,7 +31,7 @@ def from_safetensors(folder: str | Path, dtype: type = np.float32) -> tuple[Lang
              has to belong to the model
     raises   FileNotFoundError for a missing file; ValueError, which names the file, for a model of another kind, a choice that
              the book does not have, and a tensor that is missing, has another shape or type, or belongs to nothing;
-             TypeError for another dtype
+             TypeError for another dtype; ImportError without the package safetensors
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -64,6 +64,7 @@ def _head(tensors: Tensors, model: LanguageModel, E: Array) -> ProjectionParams 
 
 
 def _gpt2(path: Path, config: dict[str, Any]) -> LanguageModel:
+    """The GPT-2 that config.json describes. Raises ValueError, which names the file, for a choice that can't be had."""
     refuse_others(
         *(path, config),
         {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
@@ -123,6 +124,7 @@ def _gpt2_block(tensors: Tensors, name: str, D: int, hidden: int) -> BlockParams
 
 
 def _llama(path: Path, config: dict[str, Any]) -> LanguageModel:
+    """The Llama that config.json describes. Raises ValueError, which names the file, for a choice that can't be had."""
     refuse_others(path, config, {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False})
     _refuse_window(path, config)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}

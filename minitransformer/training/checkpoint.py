@@ -86,7 +86,8 @@ def save(path: str | Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, and replace the one that is there, if any.
 
     raises   CheckpointError if that fails: folder missing, not writable, disk full, or anything that `load` would refuse. The
-             old file is then untouched. TypeError for what is no Checkpoint, or holds no State with an AdamWState
+             old file is then untouched. TypeError for what is no Checkpoint, or holds no State with an AdamWState. ImportError
+             without the package safetensors
     """
     state: Any = getattr(checkpoint, "state", None)
     for name, part, kind in (
@@ -139,7 +140,8 @@ def alone(path: str | Path) -> Iterator[None]:
 def load(path: str | Path) -> Checkpoint:
     """Read a checkpoint.
 
-    raises   CheckpointError if there is none, or it is damaged, foreign, of another version, or does not fit its model
+    raises   CheckpointError if there is none, or it is damaged, foreign, of another version, or does not fit its model;
+             ImportError without the package safetensors
     """
     content, about = _read(path)
     try:

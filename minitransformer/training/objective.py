@@ -176,6 +176,8 @@ class NextByte:
         return self._bits(model, params, starts)[counted(starts, self.context)]
 
     def _bits(self, model: Any, params: Tree, starts: Array) -> Array:
+        """−log₂ P of each target of the held-out windows that begin here, (starts, context); ROWS windows in a forward pass."""
+
         def part(some: Array) -> Array:
             inputs, targets = passages(self.text.held_out, some, self.context)
             return bits_of(model(params, inputs)[0], targets)
