@@ -13,16 +13,17 @@ from minitransformer.cli import site  # noqa: E402
 from tests.browser.devtools import new_page, program, wait  # noqa: E402
 
 READY = "document.readyState == 'complete' && MathJax.startup.promise.then(() => document.fonts.ready).then(() => true)"
-LINKS = """document.querySelectorAll('a[href*=".html"]').forEach(a => {
+READABLE = """document.querySelectorAll('a[href*=".html"]').forEach(a => {
   if (document.getElementById(a.hash.slice(1))) a.href = a.hash
   else if (a.protocol == "file:") a.removeAttribute("href")
-})"""
+})
+document.querySelectorAll("details").forEach(folded => folded.open = true)"""
 NUMBER = "<div style='font: 8px serif; width: 100%; text-align: center'><span class='pageNumber'></span></div>"
 INCH = 25.4  # millimetres
 
 
 def write(out: Path) -> None:
-    """All pages in one, with bookmarks, and with links between them."""
+    """All pages in one, with bookmarks, with links between them, and with every solution unfolded."""
     with tempfile.TemporaryDirectory() as folder, new_page(Path(folder, "browser")) as page:
         site.build(ROOT, Path(folder, "site"), single=True)
         page.socket.settimeout(600)
@@ -31,7 +32,7 @@ def write(out: Path) -> None:
         )
         page.go(f"file://{folder}/site/index.html")
         wait(lambda: page.ask(f"location.protocol == 'file:' && {READY}"), "the book", 600)
-        page.ask(f"{LINKS}, true")
+        page.ask(f"{READABLE}, true")
         paper = {"paperWidth": 210 / INCH, "paperHeight": 297 / INCH}
         edges = {f"margin{side}": 18 / INCH for side in ("Top", "Bottom", "Left", "Right")}
         extras = {"generateDocumentOutline": True, "generateTaggedPDF": True, "displayHeaderFooter": True, "scale": 0.8}

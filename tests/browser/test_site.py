@@ -311,4 +311,21 @@ def test_the_book_prints(root, book):
     chapters = len(list((root / "notebooks").glob("*.ipynb")))
     assert pdf.startswith(b"%PDF-")
     assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > 10 * chapters
-    assert len(re.findall(rb"/Title\b", pdf)) > 5 * chapters
+    assert headings(root) <= set(bookmarks(pdf))
+
+
+def headings(root):
+    """The titles of chapters and sections."""
+    chapters = [json.loads(path.read_text(encoding="utf-8")) for path in (root / "notebooks").glob("*.ipynb")]
+    cells = [cell for chapter in chapters for cell in chapter["cells"] if cell["cell_type"] == "markdown"]
+    text = "\n".join("".join(cell["source"]) for cell in cells)
+    return set(re.findall(r"^#{1,3} (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE))
+
+
+def bookmarks(pdf):
+    """The titles that the outline of a PDF has, in Latin letters or in UTF-16."""
+    for latin, coded in re.findall(rb"/Title (?:\(((?:\\.|[^\\)])*)\)|<FEFF([0-9A-F]*)>)", pdf):
+        if coded:
+            yield bytes.fromhex(coded.decode()).decode("utf-16-be")
+        else:
+            yield re.sub(r"\\(.)", r"\1", latin.decode("latin-1"))
