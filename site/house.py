@@ -102,7 +102,7 @@ def _piece(text: str, where: str | None) -> nodes.Node:
 
 
 def copy(app: Sphinx, error: Exception | None) -> None:
-    """Fonts, MathJax and figures beside the pages."""
+    """Fonts, MathJax and figures beside the pages; and pages that have colours without scripts, too."""
     if error is None and app.builder.format == "html":
         static = Path(app.outdir) / "_static"
         for name, (source, parts) in app.config.FOLDERS.items():
@@ -118,6 +118,9 @@ def copy(app: Sphinx, error: Exception | None) -> None:
             *(static / "locales").glob("*"),
         ]:  # for who debugs or translates the theme
             shutil.rmtree(unused) if unused.is_dir() else unused.unlink()
+        for page in Path(app.outdir).glob("*.html"):  # without scripts "auto" would stay, which has no colours
+            text = page.read_text(encoding="utf-8")
+            page.write_text(text.replace('data-theme="auto">', 'data-theme="light">', 1), encoding="utf-8")
         (Path(app.outdir) / ".nojekyll").touch()  # a static host that builds pages leaves these alone
 
 

@@ -20,6 +20,9 @@ from minitransformer import live
 from minitransformer.book import equations
 
 NOTATION = "98_map_and_glossary.html#notation-of-the-five-texts"  # the table of letters
+NO_SCRIPTS = (
+    "Scripts are off in this browser, so equations stand as their source in LaTeX, and figures with sliders don't move."
+)
 PARTS = {  # the number of the first chapter of each
     "00": "Foundations",
     "04": "Where a word stands",
@@ -165,6 +168,7 @@ def opened(book: Book, stem: str, text: str, told: str) -> str:
     for note in words.notes(told):
         lines += [":::{container} note-line", _relinked(book, note), ":::", ""]
     lines += [f'<nav class="ways" aria-label="chapters before and after">{" ".join(ways)}</nav>', ""]
+    lines += [f'<div class="note-line"><noscript><p>{NO_SCRIPTS}</p></noscript></div>', ""]
     return "\n".join([*lines, rest])
 
 

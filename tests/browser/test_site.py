@@ -262,6 +262,12 @@ def test_the_site_works_from_a_folder(site, tmp_path):
         assert page.ask("document.querySelectorAll('mjx-container').length") > 50
 
 
+def test_a_page_has_its_colours_without_scripts(site):
+    """A script replaces the theme by the reader's; "auto" alone would have none."""
+    pages = {name: (site.folder / name).read_text(encoding="utf-8") for name in site.names}
+    none_of(name for name, page in pages.items() if not re.search(r'<html [^>]*data-theme="light"', page))
+
+
 def test_the_tab_key_comes_by_every_link_of_a_page(site):
     site.open("index.html", 1300)
     page = site.page
