@@ -50,7 +50,7 @@ def count_of_parameters(answer):
             (norm, "A pre-norm stack ends with one more norm."),
             (depth * 2 * norm + norm, "Each norm has a gain and a bias."),
             ((depth * 2 * norm + norm) // 2, "Each norm has a gain and a bias."),
-            (depth * 2 * norm, "There are two norms in each block."),
+            (depth * 2 * norm, "In each block 4D are missing: two norms have as many, and so have the hidden biases."),
             (depth * norm, "There are two norms in each block."),
             (depth * 5 * D, "The two layers of the feed-forward network have biases: 4D and D numbers."),
             (depth * 4 * D * D, "Have you counted four matrices of attention, and two of the feed-forward network?"),

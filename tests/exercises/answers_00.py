@@ -20,6 +20,16 @@ def table(X, W, dW, dX=lambda dY, W: dY @ W @ W.T):
     return X @ W @ W.T, lambda dY: (dX(dY, W), dW(X, W, dY))
 
 
+def in_lists(X, W):
+    """Through the matrix W Wᵀ, whose gradient is used with its transpose."""
+
+    def pullback(dY):
+        dM = X.T @ dY
+        return [(dY @ W @ W.T).tolist(), ((dM + dM.T) @ W).tolist()]
+
+    return (X @ (W @ W.T)).tolist(), pullback
+
+
 def both(X, W, dY):
     return X.T @ dY @ W + dY.T @ X @ W
 
@@ -82,6 +92,7 @@ ANSWERS = {
         ],
     },
     "0.6": {
+        "also": [in_lists],
         "wrong": [
             lambda X, W: table(X, W, lambda X, W, dY: X.T @ dY @ W),
             lambda X, W: table(X, W, lambda X, W, dY: dY.T @ X @ W),
@@ -89,7 +100,7 @@ ANSWERS = {
             lambda X, W: table(X, W, lambda X, W, dY: X.T @ dY @ W - dY.T @ X @ W),
             lambda X, W: table(X, W, both, dX=lambda dY, W: dY @ W),
             lambda X, W: (X @ W, lambda dY: (dY @ W.T, X.T @ dY)),
-        ]
+        ],
     },
     "0.7": {
         "wrong": [

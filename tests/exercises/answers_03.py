@@ -109,6 +109,7 @@ ANSWERS = {
             lambda D, depth, V, n: size(D, depth, V, n) - (2 * depth + 1) * D,  # norms without a bias
             lambda D, depth, V, n: size(D, depth, V, n) - (2 * depth + 1) * 2 * D,  # no norms
             lambda D, depth, V, n: size(D, depth, V, n) - depth * 2 * D,  # one of two norms
+            lambda D, depth, V, n: size(D, depth, V, n) - depth * 4 * D,  # no biases of the hidden layer
             lambda D, depth, V, n: size(D, depth, V, n) - depth * 4 * D**2,  # no attention
             lambda D, depth, V, n: size(D, depth, V, n) - depth * D**2,  # no W_o
         ]
