@@ -69,6 +69,11 @@ ANSWERS = {
         ],
     },
     "1.7": {
+        "also": [
+            lambda X, c, W_q: [
+                np.average(c[: i + 1], 0, np.exp(c[: i + 1] @ q / np.sqrt(len(q)))) for i, q in enumerate(X @ W_q)
+            ]
+        ],
         "wrong": [
             lambda X, c, W_q: weighted(X @ W_q @ c.T / np.sqrt(X.shape[1]), c),
             lambda X, c, W_q: weighted(X @ W_q @ c.T, c, past(X)),
@@ -76,7 +81,7 @@ ANSWERS = {
             lambda X, c, W_q: weighted(np.where(past(X), X @ W_q @ c.T, 0) / np.sqrt(X.shape[1]), c),
             lambda X, c, W_q: weighted(c @ W_q @ X.T / np.sqrt(X.shape[1]), c, past(X)),
             lambda X, c, W_q: weighted(X @ W_q @ c.T / np.sqrt(X.shape[1]), X, past(X)),
-        ]
+        ],
     },
     "1.8": {
         "wrong": [

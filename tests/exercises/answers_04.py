@@ -68,6 +68,7 @@ ANSWERS = {
         "wrong": [[np.sqrt(512), 1], [256, 1], [16, 16], [16, 16 * np.sqrt(512)], [1, 1 / 16], [16, 0.8], 16],
     },
     "4.5": {
+        "also": [lambda W: W[np.argsort(np.arange(len(W)) % 2, kind="stable")].tolist()],
         "right": lambda W: np.concatenate([W[::2], W[1::2]]),
         "wrong": [
             lambda W: W.reshape(2, len(W) // 2, -1).swapaxes(0, 1).reshape(W.shape),  # the way back
@@ -79,6 +80,7 @@ ANSWERS = {
         ],
     },
     "4.6": {
+        "also": [lambda D, o: [40 * np.eye(D), shift_matrix(D, o).T * 3]],
         "wrong": [
             lambda D, o: (100 * shift_matrix(D, -o), np.eye(D)),
             lambda D, o: (shift_matrix(D, -o).T, np.eye(D)),
@@ -86,7 +88,7 @@ ANSWERS = {
             lambda D, o: (100 * shift_matrix(D, -1).T, np.eye(D)),
             lambda D, o: 100 * shift_matrix(D, -o).T,
             lambda D, o: (1e300 * shift_matrix(D, -o).T, 1e300 * np.eye(D)),
-        ]
+        ],
     },
     "4.7": {
         "right": lambda *args: packed(*args, np.add.at),

@@ -91,6 +91,7 @@ ANSWERS = {
         ]
     },
     "5.6": {
+        "also": [lambda x, angles: ((x[:, ::2] + 1j * x[:, 1::2]) * np.exp(1j * angles)).view(float)],
         "right": lambda x, angles: rotate(x, angles=angles)[0],
         "wrong": [
             overwritten,
@@ -102,6 +103,7 @@ ANSWERS = {
         ],
     },
     "5.7": {
+        "also": [lambda dS: [np.roll(np.pad(row, (0, len(row))), len(row) - 1 - i) for i, row in enumerate(dS)]],
         "wrong": [
             lambda dS: shifted(dS, 0, 0),
             lambda dS: shifted(dS, 0, 1),
@@ -109,7 +111,7 @@ ANSWERS = {
             lambda dS: shifted(dS.T, len(dS) - 1),
             lambda dS: np.tile(dS, 2),
             lambda dS: shifted(2 * dS, len(dS) - 1),
-        ]
+        ],
     },
     "5.8": {
         "wrong": [

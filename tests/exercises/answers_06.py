@@ -81,6 +81,7 @@ ANSWERS = {
     "6.3": {"wrong": [23, 3, 32, 10, "nine"]},
     "6.4": {"also": ["Dynamic_NTK", "dynamic-ntk"], "wrong": ["interpolation", "ntk", "yarn", 3]},
     "6.5": {
+        "also": [lambda A: np.log(np.concatenate([A[-1] / A[-1, -1], A[0, 1:] / A[0, 0]]))],
         "wrong": [
             diagonal_means,
             first_column_and_row,
@@ -88,10 +89,11 @@ ANSWERS = {
             lambda A: np.log(np.concatenate([A[::-1, 0] / np.diagonal(A)[::-1], A[0, 1:] / A[0, 0]]))[::-1],
             lambda A: np.log(np.concatenate([A[::-1, 0], A[0, 1:]])),
             lambda A: np.log(A[0] / A[0, 0]),
-        ]
+        ],
     },
     "6.6": {"right": 4.6, "wrong": [99.5, 0, np.log(50), 100]},
     "6.7": {
+        "also": [lambda omega, L_0, s: omega * np.interp(L_0 * omega / (2 * np.pi), [1, 4], [1 / s, 1])],
         "right": repaired,
         "wrong": [
             listing,

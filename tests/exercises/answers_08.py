@@ -140,6 +140,7 @@ ANSWERS = {
     },
     "8.3": {"wrong": [[1024, 10, 1], [1023, 9, 1], [1023, 10, 6], [512, 10, 1], 1023]},
     "8.4": {
+        "also": [lambda t, w: [max((j for j in range(t + 1) if j % w == place), default=-1) for place in range(w)]],
         "right": ring,
         "wrong": [
             lambda t, w: np.arange(t - w + 1, t + 1),
@@ -173,6 +174,7 @@ ANSWERS = {
         ]
     },
     "8.7": {
+        "also": [lambda rho, L: (1 / (2 * rho + 1) ** L, (L * ((2 * rho + 1) ** 2 - 1) / 12) ** 0.5)],
         "wrong": [
             lambda rho, L: [(2 * rho + 1.0) ** -L, L * np.sqrt(rho * (rho + 1) / 3)],
             lambda rho, L: [(2 * rho + 1.0) ** -L, L * rho * (rho + 1) / 3],
@@ -180,7 +182,7 @@ ANSWERS = {
             lambda rho, L: [(2 * rho + 1.0) ** -L, (2 * rho + 1) * np.sqrt(L / 12)],
             lambda rho, L: [1 / (2 * L * rho + 1), np.sqrt(L * rho * (rho + 1) / 3)],
             lambda rho, L: L * rho,
-        ]
+        ],
     },
     "8.8": {
         "right": rolled("right"),

@@ -127,15 +127,21 @@ ANSWERS = {
         ],
     },
     "9.6": {
+        "also": [lambda q, low, high: (low + high) @ q / 2 + (high - low) @ np.abs(q) / 2],
         "wrong": [
             lambda q, low, high: high @ q,
             lambda q, low, high: np.maximum(low @ q, high @ q),
             lambda q, low, high: np.maximum(abs(low), abs(high)) @ abs(q),
             lambda q, low, high: (low + high) @ q / 2,
             lambda q, low, high: np.maximum(q * low, q * high).max(-1),
-        ]
+        ],
     },
     "9.7": {
+        "also": [
+            lambda S, V, sees: [
+                np.average(V, 0, np.where(sees[:, i].any(0), np.exp(row), 0)) for i, row in enumerate(S)
+            ]
+        ],
         "right": put_together(lambda sees: np.log(often(sees))),
         "wrong": [
             put_together(lambda sees: 0),
