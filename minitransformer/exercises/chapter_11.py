@@ -169,7 +169,7 @@ def taps_while_writing(answer):
             expect(
                 row,
                 whole[t],
-                f"With τ = {taps}, row {t}: the taps are multiplied by the rows in their order, the oldest first, and x last.",
+                f"With τ = {taps}, row {t}: in each channel taps times rows, oldest first and x last, are summed, then swish.",
                 (raw[t], "Swish is missing: x σ(x) of what comes out."),
                 (sigmoid(raw[t])[0], "That is σ(x) alone. Swish is x σ(x)."),
                 (silu(turned[t])[0], "The taps are in the other order: the last is that of x itself."),
