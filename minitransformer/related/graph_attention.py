@@ -22,7 +22,7 @@ from minitransformer.related.graph import Edges
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class CombinePullback(Pullback):
+class CombineHeadsPullback(Pullback):
     """Each head gets its columns of dY, or 1/H of all of them; b was added to every row."""
 
     heads: int
@@ -36,10 +36,10 @@ class CombinePullback(Pullback):
         return np.broadcast_to((dY / dY.dtype.type(self.heads))[..., None, :, :], shape), db
 
 
-def combine(heads: Array, b: Array, *, average: bool) -> tuple[Array, CombinePullback]:
+def combine_heads(heads: Array, b: Array, *, average: bool) -> tuple[Array, CombineHeadsPullback]:
     """Heads (*batch, H, n, d) side by side, or their mean, plus b: (*batch, n, width). Pullback: dY to (dheads, db)."""
     Y = heads.mean(-3) if average else merge_heads(heads)
-    return Y + b, CombinePullback(heads.shape[-3], average)
+    return Y + b, CombineHeadsPullback(heads.shape[-3], average)
 
 
 def _in_place(X: Array, heads: int) -> Array:
@@ -85,7 +85,7 @@ class GATPullback(AroundAttention):
     a_1: Array
     a_2: Array
     attention: Pullback
-    combine: CombinePullback
+    combine: CombineHeadsPullback
 
     def __call__(self, dY: Array) -> tuple[GATParams, Array]:
         dheads, db = self.combine(dY)
@@ -138,7 +138,7 @@ class GAT(HeadsOnGraph):
         XW, back = linear(X, params.W)
         f, g, V, a = self.parts(params, _in_place(XW, self.heads))
         heads, attention = additive_edge_attention(f, g, V, a, edges, mask=mask)
-        Y, combined = combine(heads, params.b, average=self.average)
+        Y, combined = combine_heads(heads, params.b, average=self.average)
         return Y, GATPullback(back, V, params.a_1, params.a_2, attention, combined)
 
 
@@ -157,7 +157,7 @@ class GATv2Pullback(AroundAttention):
     queries: LinearPullback
     keys: LinearPullback
     attention: Pullback
-    combine: CombinePullback
+    combine: CombineHeadsPullback
 
     def __call__(self, dY: Array) -> tuple[GATv2Params, Array]:
         dheads, db = self.combine(dY)
@@ -203,5 +203,5 @@ class GATv2(HeadsOnGraph):
         (Q, back_q), (K, back_k) = linear(X, params.W_1), linear(X, params.W_2)
         parts = self.parts(params, _in_place(Q, self.heads), _in_place(K, self.heads))
         heads, attention = additive_edge_attention(*parts, edges, mask=mask)
-        Y, combined = combine(heads, params.b, average=self.average)
+        Y, combined = combine_heads(heads, params.b, average=self.average)
         return Y, GATv2Pullback(back_q, back_k, attention, combined)
