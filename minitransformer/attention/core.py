@@ -145,7 +145,7 @@ class Core(Part):
     gate: Literal["head", "element"] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """If a subclass overrides a method that loops replace, its own is called: it has to say anew what `for_loops` says."""
+        """If a subclass overrides a method that loops replace, its own is called, unless it has a `for_loops` of its own."""
         super().__init_subclass__(**options)
         newer = takewhile(lambda kind: "for_loops" not in vars(kind), cls.__mro__)
         if hasattr(cls, "for_loops") and any(IN_LOOPS & vars(kind).keys() for kind in newer):
