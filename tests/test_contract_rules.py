@@ -19,6 +19,7 @@ from minitransformer.contract import (
     AttentionError,
     Broken,
     any_length,
+    check,
     form_is_kept,
     learns,
     padding_changes_nothing,
@@ -384,6 +385,20 @@ def test_a_wrong_one_is_caught_and_told(kind, capsys):
     assert len(said) == 1, found
     (what,) = said.values()
     assert re.search(kind.says, what), what
+
+
+def test_a_rule_is_tried_in_every_case(monkeypatch):
+    tried = []
+    for rule in ("any_length", "tiers_agree"):
+        monkeypatch.setattr(check, rule, lambda part, **case: tried.append(tuple(case.values())))
+    rules = dict(check._rules(Right()))
+    rules["It works for any length."]()
+    rules["All tiers give the same values and gradients, in float32 and in float64."]()
+    dtypes = np.float32, np.float64
+    assert tried == [
+        *((n,) for n in (1, 2, 63, 64, 65)),
+        *((causal, dtype) for causal in (False, True) for dtype in dtypes),
+    ]
 
 
 def test_a_length_at_which_it_fails_is_told():

@@ -180,6 +180,13 @@ def test_a_chapter_opens_with_its_question():
     assert words.notes(navigation) == ["**40 minutes.**"]
 
 
+def test_what_follows_a_list_of_key_words_is_text_again():
+    text = "One line,\ntwo lines.\n\nkey   a `name_` with_a `long_` name_\n\nAfter it\ntwo lines.\n\n    x = 1\n\nEnd."
+    told = words.docstring(text).split("\n\n")
+    assert told[:2] == ["One line,\ntwo lines.", "`key`\n: a `name_` with\\_a `long_` name\\_"]
+    assert told[2:] == ["After it\ntwo lines.", "```text\nx = 1\n```", "End.\n"]
+
+
 def test_the_figures_of_a_cell_are_found():
     code = 'x = 1\nsave(heads.draw(heads.data("a")), "heads", format="png")\nlive.show("clocks")\nprint("no")'
     assert words.saved(code) == ["heads", "live_clocks"]
