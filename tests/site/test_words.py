@@ -215,6 +215,12 @@ def test_the_signature_of_a_function_is_as_it_is_written():
         "    **more,",
         ")",
     ]
+    by_name = "def long_name(first: Float[Array, '*batch n d'], *, second: int = 3, a_mask: Array | None = None): ..."
+    assert signature(by_name).splitlines()[1:4] == [
+        "    first: Float[Array, '*batch n d'],",
+        "    *,",
+        "    second: int = 3,",
+    ]
     assert signature("class A(B):\n    x: int = 1\n    def f(self): ...") == "class A(B)\n    x: int = 1"
 
 
@@ -274,6 +280,25 @@ def test_every_page_is_written(single, book, tmp_path, monkeypatch):
     assert places["equations"]["8.1"] == "08_sparse_attention.html#equation-8-1"
     assert len(places["papers"]) == len(book.papers)
     assert len(list((tmp_path / "out" / "_static" / "figures").iterdir())) == len(list((ROOT / "figures").iterdir()))
+    assert [font.name for font in (tmp_path / "out" / "_static" / "fonts").iterdir()] == ["DejaVuSansMono.ttf"]
+
+
+def test_the_symbols_of_all_chapters_are_listed(book):
+    lines = [line for line in pages.symbols(book).splitlines() if line.startswith("| ")][1:]
+    rows = [row for stem, text in book.text.items() for row in words.symbols(stem, text)]
+    assert len(lines) == len(rows) > 100
+    assert all(any(line.startswith(f"| {row.sign} | {row.shape} | ") for line in lines) for row in rows)
+
+
+def test_a_listing_has_a_place_for_every_function_and_a_heading_for_every_test():
+    source = (ROOT / "tests" / "test_checker.py").read_text()
+    names = [node.name for node in ast.parse(source).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    text = package.listing("tests/test_checker.py")
+    assert re.findall(r'<div class="place" id="(\w+)">', text) == names
+    assert re.findall("^## (.*)", text, re.MULTILINE) == [name for name in names if name.startswith("test_")]
+    first = text.index(":lineno-start: ", text.index(f'id="{names[-1]}"'))
+    number = int(text[first:].split()[1])
+    assert source.splitlines()[number - 1] == text[first:].splitlines()[2]
 
 
 def test_every_public_name_stands_on_the_page_of_its_module(book):
