@@ -21,6 +21,7 @@ from minitransformer.contract import (
     any_length,
     check,
     form_is_kept,
+    later_changes_nothing,
     learns,
     padding_changes_nothing,
     refusals,
@@ -413,6 +414,16 @@ def test_a_length_at_which_it_fails_is_told():
         any_length(FailsAtATile(), n=n)
     with pytest.raises(Broken, match=r"^of 64 tokens, Y is not finite$"):
         any_length(FailsAtATile(), n=64)
+
+
+def test_who_says_that_it_looks_ahead_has_to():
+    @frozen
+    class LooksBack(Right):
+        looks_ahead = True
+
+    later_changes_nothing(Right(), tier="numpy")
+    with pytest.raises(Broken, match=r"^it says that it looks ahead, and does not$"):
+        later_changes_nothing(LooksBack(), tier="numpy")
 
 
 def test_padding_that_gets_a_gradient_is_told():

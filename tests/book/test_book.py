@@ -134,6 +134,13 @@ def test_what_differs_by_a_trace_is_left_as_it_was(root):
     assert '"0.12' in path.read_text()
 
 
+def test_cells_that_are_run_are_those_with_code():
+    made = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_markdown_cell("1"), *map(nbformat.v4.new_code_cell, ("1", " ", ""))]
+    )
+    assert [cell.source for cell in book._code(made)] == ["1"]
+
+
 def test_a_kernel_whose_port_was_taken_gets_another_one(root, monkeypatch):
     """It is free when it is chosen, and another process has it when the kernel comes."""
     from jupyter_client.connect import LocalPortCache

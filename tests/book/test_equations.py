@@ -1,6 +1,7 @@
 """Every gap and every dangling name of an equation map is found, and so is a name beside that of an equation."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -142,6 +143,7 @@ def test_rows_are_printed_by_source(root):
     table = equations.table(rows)
     assert [line for line in table.splitlines() if line and line[0] != " "] == ["Borealis II", "Lecture notes"]
     assert "(1) Basic self-attention" in table
+    assert re.findall(r"^  (\S+) ", table, re.MULTILINE) == ["borealis-1", ROW["id"]]
     assert len(equations.markdown(rows).splitlines()) == 4
 
 

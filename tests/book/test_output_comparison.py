@@ -70,6 +70,8 @@ def test_text(old, new, differ):
 def test_another_number_or_kind_of_outputs_is_found():
     shown = [{"output_type": "execute_result", "data": {"text/plain": "1"}, "metadata": {}}]
     error = [{"output_type": "stream", "name": "stderr", "text": "1"}]
+    assert outputs_differ(stream("a\nb"), stream("c\nb")) == "the line 'a' became 'c'"
+    assert outputs_differ(stream("a\nb"), stream("a")) == "the line 'b' became ''"
     assert outputs_differ(stream("1"), [])
     assert outputs_differ(stream("1"), stream("1") + shown)
     assert outputs_differ(stream("1"), shown)

@@ -28,6 +28,12 @@ def test_other_lengths_are_refused_in_words(text, capsys):
     assert capsys.readouterr().err.startswith("minitransformer: --n: ")
 
 
+def test_k_and_m_are_powers_of_1024():
+    for text, n in (("0k", 0), ("65k", 66560), ("1m", 1048576), ("2M", 2097152)):
+        with pytest.raises(ValueError, match=rf"^n: {n} is outside what was measured"):
+            length(text)
+
+
 def names_in(lines):
     """The kinds that have a line of their own."""
     return [line.split()[0] for line in lines if line.split() and line.split()[0] in ATTENTIONS]

@@ -80,3 +80,5 @@ def test_gigaflops_and_gigabytes_are_counted_by_hand(monkeypatch):
     assert speed.peak(1, 500) == pytest.approx(2 * 41 * 12 * LANES**2 / 0.5 / 1e9)
     assert speed.peak(3, 500, rows=4) == pytest.approx(3 * 2 * 125 * 4 * LANES**2 / 0.5 / 1e9)
     assert speed.bandwidth(1, 1000) == pytest.approx(8000 / 0.5 / 1e9)
+    monkeypatch.setattr(speed, "peak", lambda number, times, rows: times + rows)
+    assert speed.rows(1) == {"4": [68, 68, 68], "6": [76, 76, 76]}

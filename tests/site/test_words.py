@@ -242,6 +242,8 @@ def test_the_map_leads_to_every_function_test_cell_and_figure(book):
 def test_every_link_of_a_chapter_has_a_place(book):
     for stem in book.chapters:
         notebook = pages.chapter(book, stem)
+        kept = [cell["id"] for cell in book.chapters[stem]["cells"] if "navigation" not in pages._tags(cell)]
+        assert [cell["id"] for cell in notebook["cells"]] == kept
         text = "".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
         assert ".ipynb)" not in text
         assert "](../" not in text
@@ -307,6 +309,12 @@ def test_every_public_name_stands_on_the_page_of_its_module(book):
         for module in modules:
             for name in package._names(module):
                 assert found[f"{module}.{name}"] == f"api-{words.slug(title)}.html#{module}.{name}"
+
+
+def test_the_source_is_shown_of_what_the_map_names(book):
+    row = next(row for row in book.rows if row.function.startswith("minitransformer.functional."))
+    for rows in ([], [row]):
+        assert package.api(rows, "A page", ["minitransformer.functional"]).count("<details>") == len(rows)
 
 
 class Example:
