@@ -26,6 +26,7 @@ from minitransformer.contract import (
     padding_changes_nothing,
     refusals,
 )
+from minitransformer.contract.parts import sizes_of
 from minitransformer.functional import sigmoid
 from minitransformer.positions import T5Bias
 from minitransformer.pullback import Pullback
@@ -386,6 +387,15 @@ def test_a_wrong_one_is_caught_and_told(kind, capsys):
     assert len(said) == 1, found
     (what,) = said.values()
     assert re.search(kind.says, what), what
+
+
+def test_a_model_has_the_sizes_that_its_part_asks_for():
+    d = WIDTH // HEADS
+    assert sizes_of(Right()) == sizes_of(SoftmaxAttention()) == (WIDTH, HEADS)
+    assert sizes_of(Right(heads=3)) == (3 * d, 3)
+    assert sizes_of(SoftmaxAttention(encoding=T5Bias(4))) == (4 * d, 4)
+    assert sizes_of(Routing(3, 8, 20, 4)) == (24, 3)
+    assert sizes_of(Twice(10)) == (10, 1)
 
 
 def test_a_rule_is_tried_in_every_case(monkeypatch):

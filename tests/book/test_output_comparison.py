@@ -55,6 +55,8 @@ def svg(shift=0.0, image=0):
         ("0.98 of 127", "0.98 of 128", True),
         ("norm 1.23456789", "norm 1.23456800", False),  # the seventh digit
         ("norm 1.23456789", "norm 1.23457289", True),
+        ("norm 1.23456789", "norm 1.23456889", False),
+        ("norm 1.23456789", "norm 1.23456939", True),
         ("[ 9.99999999]", "[10.00000000]", False),  # a number that became wider moves its neighbours
         ("name    3", "name  3", True),
         ("a\nb", "a b", True),
