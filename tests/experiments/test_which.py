@@ -58,6 +58,8 @@ def test_a_question_of_recall_has_one_answer_and_it_stands_there():
         pairs = dict(divmod(int(token), VALUES) for token in row[:-PAIRS] if token < KEYS * VALUES)
         assert len(pairs) == PAIRS
         assert [pairs[int(token) - KEYS * VALUES] for token in row[-PAIRS:]] == values.tolist()
+    assert set(targets.flat) == set(range(VALUES))
+    assert set(tokens[:, -PAIRS:].flat) == set(range(KEYS * VALUES, KEYS * VALUES + KEYS))
 
 
 def test_answers_are_means_of_all_tokens_or_the_last_ones():
