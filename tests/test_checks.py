@@ -29,6 +29,7 @@ from minitransformer.attention.compressed.memory_compressed import MemoryCompres
 from minitransformer.attention.linear import exponential
 from minitransformer.backend import available
 from minitransformer.checks import fit, own_indices
+from minitransformer.checks.arrays import ROWS_OF_NOTHING, plain
 from minitransformer.functional import UnchangedPullback, dropout, layer_norm, linear
 from minitransformer.marks import Pullback, the_call
 from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
@@ -381,6 +382,13 @@ def test_nothing_in_more_rows_than_memory_is_refused_at_once(name):
         if "*" in dims and isinstance(value, np.ndarray) and value.ndim > 1:
             with pytest.raises(ValueError, match=rf"^{key}: shape .* is empty"):
                 call(name, **{key: np.zeros((2**40, *[0] * (value.ndim - 1)), value.dtype)})
+
+
+def test_nothing_in_as_many_rows_as_loops_go_through_in_a_moment_is_taken():
+    plain("X", np.zeros((3, ROWS_OF_NOTHING // 4, 0)))
+    plain("X", np.zeros((ROWS_OF_NOTHING, 0)))
+    with pytest.raises(ValueError, match=r"^X: shape .* is empty, and should have 16777216 rows at most$"):
+        plain("X", np.zeros((ROWS_OF_NOTHING + 1, 0)))
 
 
 @every

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -240,3 +241,10 @@ def test_an_experiment_that_lacks_nothing_says_so(capsys):
     )
     assert cli.main(["experiment", "token_before", "--tls-cert", "mine.pem"]) == 1
     assert "--tls-ca-file, --tls-cert and --tls-key are needed together" in capsys.readouterr().err
+
+
+def test_a_figure_that_needs_what_its_notebook_has_is_left_to_it(monkeypatch, capsys):
+    monkeypatch.setattr(figures, "modules", lambda: {"mine": SimpleNamespace(data=lambda trained, seed=0: None)})
+    assert cli.main(["figures"]) == 0
+    said = capsys.readouterr().out.splitlines()[1]
+    assert " ".join(said.split()) == "mine needs trained: only its notebook can draw it"
