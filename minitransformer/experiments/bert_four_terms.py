@@ -108,7 +108,7 @@ def first_layer(model: BERT, params: SequenceParams, tokens: Array) -> tuple[Arr
 
     A norm is linear once μ and σ of the sum are known:
 
-    LN(w + π) = γ (w − mean(w))/σ + β    and    γ (π − mean(π))/σ        σ is that of w + π
+    LN(w + π) = [γ (w − mean(w))/σ + β] + [γ (π − mean(π))/σ]        σ is that of w + π
     """
     word = params.E[tokens].astype(np.float64) + params.types[0]
     place = np.broadcast_to(params.positions.table[: tokens.shape[-1]], word.shape)

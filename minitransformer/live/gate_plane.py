@@ -25,7 +25,7 @@ def square(reach: float) -> np.ndarray:
 
 def compute(data: dict[str, Any], gate: Gate, L: float, R: float, reach: float) -> dict[str, Any]:
     """The gate f(L), what the unit says, what it makes of a gradient of one; and of the squares of what it says in a square
-    around zero, the share that the best linear map of L and R explains.
+    around zero, the share that the best linear map of L and R, with a constant, explains.
     """
     Y, pullback = gated(np.array([L]), np.array([R]), gate)
     dL, dR = pullback(np.ones(1))

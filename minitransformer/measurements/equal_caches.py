@@ -21,8 +21,10 @@ class Errors(NamedTuple):
     """‖Y − Y_full‖/‖Y_full‖ for three ways to keep r numbers of a token.
 
     heads     one key and value for all heads of a group, whose matrices are the means of the group's (grouped keys)
-    weights   B spans the r largest left singular vectors of W: U B is the best W of rank r
-    inputs    B spans the r largest right singular vectors of X: the best X of rank r
+    weights   B has the r left singular vectors of W with the largest singular values: B Bᵀ W is the best W of rank r
+    inputs    B has the r right singular vectors of X with the largest singular values: X B Bᵀ is the best X of rank r
+
+    In the last two U = Bᵀ W.
     """
 
     heads: float
