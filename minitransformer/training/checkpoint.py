@@ -243,5 +243,6 @@ def refuse_other_data(path: str | Path, checkpoint: Checkpoint, data: dict[str, 
 
 
 def _named(data: dict[str, Any]) -> str:
+    """The data in an error: their name, and the beginning of their hash if they have one."""
     digest = f" (sha256 {str(data['sha256'])[:12]}…)" if data.get("sha256") else ""
-    return f"{data.get('name')}{digest}"
+    return f"{data.get('name', 'data without a name')}{digest}"

@@ -353,6 +353,8 @@ def test_a_run_on_another_text(path):
     for changed in ({"name": "renamed.txt"}, {"task": "dates"}):
         with pytest.raises(CheckpointError, match="trained on mine"):
             refuse_other_data(path, made(), {**DATA, **changed})
+    with pytest.raises(CheckpointError, match="trained on data without a name, and this is mine"):
+        refuse_other_data(path, made()._replace(data={"task": "text"}), DATA)
 
 
 # ------------------------------------------------------------------------------------- killed, or not alone
