@@ -330,6 +330,12 @@ def test_a_gradient_need_not_keep_float32():
         derivative(
             lambda X: (np.float32(np.sin(X)), wide(X)[1]), np.random.default_rng(0).standard_normal((2, 3)), hint=""
         )
+    with pytest.raises(NotYet, match="rounded, to float32"):  # on the way, though it ends in float64
+        derivative(
+            lambda X: (np.sin(X.astype(np.float32)).astype(float), wide(X)[1]),
+            np.random.default_rng(0).standard_normal((2, 3)),
+            hint="",
+        )
     with pytest.raises(NotYet, match=r"A hint. The checker says"):
         derivative(lambda X: (np.sin(X), np.cos), np.random.default_rng(0).standard_normal((2, 3)), hint="A hint.")
 
