@@ -51,6 +51,8 @@ def zigzag(n: NonNegative, workers: int) -> list[Array]:
 
 
 def _refuse_other_than_positions(owners: Owners) -> None:
+    if not len(owners):
+        raise ValueError("owners: should be the positions of at least one worker")
     for r, own in enumerate(owners):
         row_of_integers(own, f"owners[{r}]")
 
@@ -60,6 +62,7 @@ def work(owners: Owners, *, causal: bool = True) -> Array:
     """How many pairs (i, j) count for worker r in step t, entry [t, r] of (W, W): its queries with keys of worker (r − t) mod W.
 
     A kernel that skips hidden pairs computes only these. `ring_attention` computes whole blocks, and hides pairs after that.
+    raises   ValueError if there is no worker, or positions are no row of integers
     """
     _refuse_other_than_positions(owners)
     W = len(owners)
@@ -230,7 +233,7 @@ def ring_attention(
     one_dtype(Q=Q, K=K, V=V)
     _refuse_other_than_positions(owners)
     n, W = Q.shape[-2], len(owners)
-    if W == 0 or not np.array_equal(np.sort(np.concatenate(owners)), np.arange(n)):
+    if not np.array_equal(np.sort(np.concatenate(owners)), np.arange(n)):
         raise ValueError(f"owners: {so_many(W, 'worker')} should have the positions 0 … {n - 1}, each once")
     scale = scale_for(Q.shape[-1], scale)
     run = in_processes if processes else in_turns

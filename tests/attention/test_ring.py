@@ -122,7 +122,10 @@ def test_a_process_that_dies_is_noticed():
 
 def test_what_does_not_fit_is_refused():
     Q, K, V = arrays()
-    for owners in ([], contiguous(N - 1, 2), [np.arange(N), np.arange(2)]):
+    for function in (work, lambda owners: ring_attention(Q, K, V, owners)):
+        with pytest.raises(ValueError, match="owners: should be the positions of at least one worker"):
+            function([])
+    for owners in (contiguous(N - 1, 2), [np.arange(N), np.arange(2)]):
         with pytest.raises(ValueError, match="should have the positions 0 … 23, each once"):
             ring_attention(Q, K, V, owners)
     with pytest.raises(TypeError):
