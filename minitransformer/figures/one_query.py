@@ -45,7 +45,7 @@ def data() -> OneQuery:
 # The drawing, in inches
 UNIT, STEP = 0.165, 0.4  # of a bar for a number of 1; from one channel to the next
 QUERY_AT, FIRST, ROW = 6.12, 4.6, 0.88  # heights of the query and of the first word; from one word to the next
-KEYS_AT, SCORES_AT, WEIGHTS_AT, VALUES_AT, WEIGHTED_AT = 1.3, 4.3, 5.45, 7.35, 8.95
+KEYS_AT, SCORES_AT, WEIGHTS_AT, VALUES_AT, WEIGHTED_AT = 1.18, 4.3, 5.45, 7.35, 8.95
 SAME, OPPOSITE, VALUE, LENGTH, BEHIND = "#20639b", "#c8553d", "#3b8554", "0.35", "0.82"
 
 

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from minitransformer import files
 from minitransformer.checks import choose
@@ -18,6 +20,9 @@ from minitransformer.checks import choose
 COLUMN = 848  # pixels that JupyterLab leaves for an output in a window of 1,280
 SHARPNESS = 2  # pixels of the picture for one of the page, as many screens have
 COLOURS = 256  # in a picture's palette, which makes it less than half as heavy
+
+# colours of lines in which letters would be too light on white, and a bit darker
+LETTERS = {"#c8553d": "#c14e36", "#3b8554": "#37804f", "#b8860b": "#8f6608"}
 
 WEIGHTS = "Blues"  # of attention and of gates: white is none, and the darker, the larger
 SIGNED = "RdBu"  # numbers around zero: white is zero, blue positive, red negative (in grey see `minuses`)
@@ -154,6 +159,8 @@ def save(fig: Figure, name: str, *, format: str = "svg") -> Picture:
         raise ValueError(f"format: no {format!r}; there are svg, png, pdf")
     path = folder() / f"fig_{name}.{format}"
     path.parent.mkdir(parents=True, exist_ok=True)
+    for text in fig.findobj(Text):
+        text.set_color(LETTERS.get(to_hex(text.get_color()), text.get_color()))
     if format != "png":
         made = "Date" if format == "svg" else "CreationDate"
         with mpl.rc_context(STYLE), io.BytesIO() as content:

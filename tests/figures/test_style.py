@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from PIL import Image
 
 from minitransformer.figures import figure, folder, norm_order, save, style
@@ -114,6 +115,24 @@ def test_every_figure_of_the_book_shows_without_trust(root):
 def test_lines_differ_in_grey():
     strokes = style.STYLE["axes.prop_cycle"].by_key()["linestyle"]
     assert len(set(strokes)) == len(strokes)
+
+
+def contrast(colour):
+    """How many times lighter than this white is, as WCAG 2 counts; level AA wants 4.5 of letters."""
+    channels = np.array(to_rgb(colour))
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return 1.05 / (linear @ [0.2126, 0.7152, 0.0722] + 0.05)
+
+
+def test_letters_in_the_colour_of_a_line_can_be_read(tmp_path, monkeypatch):
+    """Each colour of the cycle, by name and by number; some lines are lighter than letters may be."""
+    monkeypatch.setenv("MINITRANSFORMER_FIGURES", str(tmp_path))
+    lines = style.STYLE["axes.prop_cycle"].by_key()["color"]
+    assert min(map(contrast, lines)) < 4.5
+    fig, axes = figure()
+    words = [axes.text(0, 0, "word", color=colour) for colour in [*lines, *(f"C{k}" for k in range(len(lines)))]]
+    save(fig, "words")
+    assert min(contrast(word.get_color()) for word in words) >= 4.5
 
 
 def test_a_minus_stands_in_what_is_clearly_negative():
