@@ -25,9 +25,9 @@ NO_SCRIPTS = (
 )
 PARTS = {  # the number of the first chapter of each
     "00": "Foundations",
-    "04": "Where a word stands",
-    "07": "Long texts",
-    "12": "Relatives of attention",
+    "04": "Part I: where a word stands",
+    "07": "Part II: long texts",
+    "13": "Part III: relatives of attention",
     "17": "On real machines",
     "19": "Errata, comparison, sources",
 }
