@@ -16,15 +16,16 @@
     const divide = box("divide by √d", false, draw)
     const Y = w => 20 + H * (1 - w), bars = [], names = []
     const art = svg("svg", { viewBox: `0 0 ${W} ${H + 64}`, role: "img", "aria-label": "bars: the weight of each key" })
+    const page = "var(--pst-color-background, var(--jp-layout-color0, #fff))"
     for (let j = 0; j < n; j++) {
       const x = gap * (j + 0.5)
       bars.push(svg("rect", { x: x - 0.36 * gap, width: 0.72 * gap, rx: 2 }))
-      names.push(svg("text", { x, "text-anchor": "middle" }))
-      art.append(bars[j], names[j], svg("text", { x, y: H + 40, "text-anchor": "middle" }, j + 1))
+      names.push(svg("text", { x, "text-anchor": "middle", style: `paint-order:stroke;stroke:${page};stroke-width:4px` }))
+      art.append(bars[j], svg("text", { x, y: H + 40, "text-anchor": "middle" }, j + 1))
     }
     art.append(svg("line", { x1: 0, x2: W, y1: Y(0), y2: Y(0), stroke: "var(--line)" }),
       svg("line", { x1: 0, x2: W, y1: Y(1 / n), y2: Y(1 / n), stroke: "currentColor", "stroke-dasharray": "2 4" }),
-      svg("text", { x: W / 2, y: H + 58, "text-anchor": "middle" }, "key"))
+      svg("text", { x: W / 2, y: H + 58, "text-anchor": "middle" }, "key"), ...names) // above the dotted line
     stage.append(art)
     function draw() {
       const d = widths[width.value], temperature = 2 ** heat.value
