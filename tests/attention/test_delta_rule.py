@@ -48,7 +48,7 @@ def test_against_loops():
 
 
 def test_the_chunk_form_is_the_same():
-    """H15: with T = (I + strict lower part of diag(β) K Kᵀ)⁻¹ the steps of a chunk become a few products of matrices."""
+    """With T = (I + strict lower part of diag(β) K Kᵀ)⁻¹ the steps of a chunk become a few products of matrices."""
     Q, K, V, beta = random_inputs(4, n=12)
     Y, _ = delta_rule(Q, K, V, beta)
     S = np.zeros((B, R, DV))

@@ -253,7 +253,7 @@ def test_order_of_keys_does_not_matter(rng):
 
 
 def test_equivariance_and_what_breaks_it(rng):
-    """A3: Sa[P X] = P Sa[X], until a causal mask or positions tell the rows apart."""
+    """Sa[P X] = P Sa[X], until a causal mask or positions tell the rows apart."""
     X, order = rng.standard_normal((B, M, D)), np.array([3, 0, 4, 1, 2])
     position = np.arange(M)[:, None] / M
 
@@ -266,7 +266,7 @@ def test_equivariance_and_what_breaks_it(rng):
 
 
 def test_gauge_freedom(rng):
-    """A11: scores see Q Kᵀ only, so Q R and K R⁻ᵀ give the same for any invertible R."""
+    """Scores see Q Kᵀ only, so Q R and K R⁻ᵀ give the same for any invertible R."""
     R = rng.standard_normal((D, D))
     Y, _ = dot_product_attention(Q @ R, K @ np.linalg.inv(R).T, V)
     assert np.allclose(Y, dot_product_attention(Q, K, V)[0], rtol=1e-10)

@@ -57,7 +57,7 @@ def test_in_loops(block):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_it_is_dense_attention_for_every_block_size(block, causal, masked):
-    """Identity 33, values and gradients; queries are the last of the keys; rows that see nothing are zero."""
+    """Values and gradients; queries are the last of the keys; rows that see nothing are zero."""
     Q, K, V = arrays()
     options = {"causal": causal, "mask": some_pairs() if masked else None}
     with mt.backend("numpy"):

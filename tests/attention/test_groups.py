@@ -39,7 +39,7 @@ def test_the_mean_head_by_head():
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("positions", ["rope", "t5"])
 def test_a_model_with_groups_is_one_whose_heads_are_repeated(groups, positions):
-    """Identity 32: the same logits, and the gradient of a shared head is the sum over those that share it."""
+    """The same logits, and the gradient of a shared head is the sum over those that share it."""
     few, many = model_of(groups, positions=positions), model_of(None, positions=positions)
     params, tokens = some(few), np.random.default_rng(2).integers(0, 40, (2, 9))
     Y, pullback = few(params, tokens)

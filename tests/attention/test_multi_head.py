@@ -140,7 +140,7 @@ def test_number_of_parameters_does_not_depend_on_heads(heads, rng):
 
 
 def test_gauge_freedom_in_each_head(rng):
-    """A11: W_q,h R and W_k,h R⁻ᵀ give the same scores, for an invertible R of each head."""
+    """W_q,h R and W_k,h R⁻ᵀ give the same scores, for an invertible R of each head."""
     d, params = D // H, PARAMS._replace(b_q=np.zeros(D), b_k=np.zeros(D))
     W_q, W_k = params.W_q.copy(), params.W_k.copy()
     for h in range(H):

@@ -30,7 +30,7 @@ def test_a_projection_is_the_identity_on_average():
 
 
 def test_rows_needed():
-    """H1: more than there are at n = 512 and ε = 0.3, nearly; 880 at 65,536."""
+    """More than there are at n = 512 and ε = 0.3, nearly; 880 at 65,536."""
     found = [round(low_rank.rows_needed(n, eps)) for n in (512, 4096, 65536) for eps in (0.3, 0.5)]
     assert found == [495, 250, 660, 333, 880, 444]
 

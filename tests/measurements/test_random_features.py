@@ -50,7 +50,7 @@ def single_draws(pair, **options):
     ids=["positive", "hyperbolic", "trigonometric"],
 )
 def test_the_mean_is_exp_and_the_variance_as_derived(pair, options, variance):
-    """H3: means within three standard errors, variances within 5 %."""
+    """Means within three standard errors, variances within 5 %."""
     found = single_draws(pair, **options)
     assert abs(found.mean() - softmax_kernel(*pair)) < 3 * found.std() / math.sqrt(DRAWS)
     assert found.var() == pytest.approx(variance(*pair, 1), rel=0.05)
@@ -78,7 +78,7 @@ def test_where_attention_is_near_zero_and_where_the_two_are_the_same():
 
 @pytest.mark.parametrize("m", [2, 4, 8])
 def test_orthogonal_directions_vary_less_and_no_more_than_the_bound(pair, m):
-    """H4, with the sign that makes them uniform: no bias, below the variance of independent ones, below the bound."""
+    """With the sign that makes them uniform: no bias, below the variance of independent ones, below the bound."""
     draws = 40_000
     W = orthogonal_rows(np.random.default_rng(1), (draws, m, D))
     fx, fy = (positive_features(np.broadcast_to(v, (draws, 1, D)), W)[0] for v in pair)
@@ -106,7 +106,7 @@ def test_one_orthogonal_direction_is_an_independent_one(pair):
 
 
 def test_the_series_of_smreg(pair):
-    """H5: against draws of the length √d."""
+    """Against draws of the length √d."""
     W = of_same_length(gaussian_rows(np.random.default_rng(2), (1, DRAWS, D)))
     fx, fy = (positive_features(v[None], W[0])[0] for v in pair)
     found = fx * fy * DRAWS

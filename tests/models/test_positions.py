@@ -72,7 +72,7 @@ def test_generation_with_a_cache_gives_the_same_logits(name, rng):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("pieces", [(3, 4, 1, 1), (1, 8), (1,) * 9])
 def test_and_so_it_does_with_shared_keys_and_several_tokens_at_once(name, pieces, rng):
-    """Identity 31, with one head of keys and values for four of queries."""
+    """With one head of keys and values for four of queries."""
     model = LanguageModel(vocabulary=7, context=9, positions=name, **{**SIZES, "width": 16, "heads": 4}, groups=1)
     params, tokens = parameters(model, rng), rng.integers(7, size=(2, 9))
     said, state = in_pieces(model, params, tokens, np.cumsum((0, *pieces)))

@@ -66,7 +66,7 @@ def two_streams(stack, params, X, rngs, causal=False):
 
 
 def test_the_inputs_are_found_again(tier):
-    """Identity 39: to 1e-12 in float64, through eight blocks."""
+    """To 1e-12 in float64, through eight blocks."""
     stack, X = stack_of(8), rows(B, N)
     params = some(stack)
     halves = stack.halves(params, True, None, 5)

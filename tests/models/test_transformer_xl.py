@@ -67,7 +67,7 @@ def in_segments(model, params, text, cuts):
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("positions", ["none", *RELATIVE])
 def test_a_memory_of_everything_is_the_whole_text_at_once(positions, depth, order):
-    """Identity 29, with every relative position, and with several layers: what a row was given does not depend on what
+    """With every relative position, and with several layers: what a row was given does not depend on what
     comes later, so it is the same row in the memory. And however the text is cut."""
     model = model_of(16, depth, positions, order=order)
     params, text = some(model), tokens(2, 12)

@@ -117,7 +117,7 @@ def test_who_never_halts_has_to_in_the_end_and_in_the_program_does_not():
 
 @given(st.integers(1, 9), st.floats(0.001, 0.5), st.integers(0, 99))
 def test_weights_sum_to_one(steps, eps, seed):
-    """Identity 30, whatever p is."""
+    """Whatever p is."""
     p = np.random.default_rng(seed).random((steps, 7))
     (w, R), halted = halting(p, eps=eps)
     np.testing.assert_allclose(w.sum(0), 1, rtol=0, atol=1e-14)
@@ -216,7 +216,7 @@ class Silent(UniversalStack):
 
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_a_fixed_number_of_steps_is_an_encoder_with_tied_layers(order):
-    """Identity 30, bit for bit, values and gradients."""
+    """Bit for bit, values and gradients."""
     universal = stack_of(4, "fixed", order, cls=Silent)
     tied, X = Stack(universal.blocks, tied=("",)), rows(B, N)
     params = some(universal)

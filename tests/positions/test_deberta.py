@@ -85,7 +85,7 @@ def test_gradients(encoding, causal, groups, rng):
 @pytest.mark.parametrize("terms", TERMS)
 @pytest.mark.parametrize("causal", [True, False])
 def test_without_positions_it_is_dense_attention(terms, causal, rng):
-    """Identity 25: P = 0 leaves ⟨q_i, k_j⟩/√(3d)."""
+    """P = 0 leaves ⟨q_i, k_j⟩/√(3d)."""
     Q, K, V = inputs(rng)
     encoding = DeBERTa(12, 3, 4, terms=terms)
     params = random_params(encoding, rng)._replace(P=np.zeros((8, 12)))

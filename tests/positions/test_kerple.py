@@ -43,7 +43,7 @@ def test_pair_by_pair(name, Q, K, V, causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_power_1_with_fixed_slopes_is_alibi(rng, causal):
-    """p = 1 and a = m_h (identity 27), for heads whose slope is not below 0.01: of 4 heads the last has 1/256, and is clamped."""
+    """p = 1 and a = m_h, for heads whose slope is not below 0.01: of 4 heads the last has 1/256, and is clamped."""
     Q, K, V = rng.standard_normal((3, 2, 4, m, d))
     Y, _ = attend(KerplePower(4), KerpleParams(np.ones(4), alibi_slopes(4)), Q, K, V, causal=causal)
     alibi, _ = attend(ALiBi(4), NoParams(), Q, K, V, causal=causal)

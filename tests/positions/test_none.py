@@ -39,7 +39,7 @@ def test_a_head_of_equal_scores_counts_its_keys():
 
 
 def test_an_encoder_without_positions_permutes_with_its_tokens(rng):
-    """Identity 40: permuted tokens give permuted outputs, at any depth; so no question about order can be answered."""
+    """Permuted tokens give permuted outputs, at any depth; so no question about order can be answered."""
     model = BERT(vocabulary=9, context=8, width=8, depth=3, heads=2, hidden=6, positions="none")
     params = model.init(rng, np.float64)
     tokens, order = rng.integers(9, size=(2, 7)), rng.permutation(7)

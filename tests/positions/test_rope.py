@@ -105,7 +105,7 @@ def test_attention_row_by_row(layout, causal, rng):
 
 @pytest.mark.parametrize("e", [e for e in ENCODINGS if not isinstance(e.scaling, DynamicNTK)])  # it sees the length
 def test_the_attention_matrix_does_not_change_when_all_is_moved(e, rng):
-    """Identity 27: with four hidden tokens in front, everyone stands four positions later and sees the same."""
+    """With four hidden tokens in front, everyone stands four positions later and sees the same."""
     Q, K, V = inputs(rng)
     here, _ = attend(e, NONE, Q, K, V)
     later = [np.concatenate([rng.standard_normal((2, 3, 4, M.shape[-1])), M], -2) for M in (K, V)]

@@ -34,7 +34,7 @@ def test_frequencies_one_by_one(d, base):
     "scaling", [PositionInterpolation(1.0), NTK(1.0), DynamicNTK(1.0, 500), YaRN(1.0, 500), Llama3(1.0, 500)]
 )
 def test_a_factor_of_one_changes_nothing(scaling, d, base):
-    """Identity 28. (Dynamic NTK takes what it needs beyond the trained length, so there only up to it.)"""
+    """Dynamic NTK takes what it needs beyond the trained length, so there only up to it."""
     frequencies, magnitude = scaling(d, base, 500)
     np.testing.assert_array_equal(frequencies, rope_frequencies(d, base))
     assert magnitude == 1

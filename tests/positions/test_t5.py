@@ -88,7 +88,7 @@ def test_a_gradient_for_each_bucket(Q, K, V, rng):
 
 
 def test_equal_numbers_are_attention_without_a_scale(Q, K, V):
-    """Softmax does not see a constant (identity 24)."""
+    """Softmax does not see a constant."""
     Y, _ = attend(T5Bias(H), T5Params(np.full((H, 32), 1.7)), Q, K, V)
     plain, _ = dot_product_attention(Q, K, V, scale=1.0)
     np.testing.assert_allclose(Y, plain, rtol=0, atol=1e-13)

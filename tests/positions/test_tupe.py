@@ -49,7 +49,7 @@ def test_pair_by_pair(queries, cls, buckets, K, V, rng):
 
 
 def test_without_queries_of_positions_it_is_dense(K, V, rng):
-    """U_q = 0: attention scaled by 1/√(2d) (identity 26)."""
+    """U_q = 0: attention scaled by 1/√(2d)."""
     encoding = TUPE(D, H, longest=9, cls=False)
     params = parameters(encoding, rng)
     Q = rng.standard_normal(K.shape)

@@ -46,7 +46,7 @@ def test_cosines_minus_sines():
 
 
 def test_twice_is_the_sum_with_the_reverse():
-    """Identity 36: (n D/2) (X + X reversed in both axes), where 0 stays and k goes to −k."""
+    """(n D/2) (X + X reversed in both axes), where 0 stays and k goes to −k."""
     X = tokens(B, N)
     reversed_ = np.roll(X[:, ::-1, ::-1], (1, 1), (1, 2))
     twice, _ = fourier_mix(fourier_mix(X)[0])

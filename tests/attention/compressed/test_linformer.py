@@ -62,7 +62,6 @@ def test_no_key(heads, tier):
 
 
 def test_as_many_rows_as_keys_and_the_identity_is_dense():
-    """Identity 1."""
     Q, K, V, *_ = arrays()
     Y, pullback = linformer_attention(Q, K, V, np.eye(M))
     want, dense = dot_product_attention(Q, K, V)

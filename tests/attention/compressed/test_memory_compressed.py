@@ -98,7 +98,7 @@ def test_no_key(full):
 @pytest.mark.parametrize("full", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_stride_of_one_is_dense(full, causal):
-    """Identity 2: every block is a key, and the kernel is the identity."""
+    """Every block is a key, and the kernel is the identity."""
     Q, K, V, *_ = arrays(full)
     ones = [np.tile(np.eye(d) if full else np.ones(d), (H, 1, *(1,) * (1 + full))) for d in (D, DV)]
     Y, pullback = memory_compressed_attention(Q, K, V, *ones, causal=causal)
@@ -109,7 +109,7 @@ def test_a_stride_of_one_is_dense(full, causal):
 
 
 def test_equal_neighbours_merge_without_loss():
-    """Identity 2: s equal keys have the s-fold weight of one, and so has every other block; the factor cancels."""
+    """s equal keys have the s-fold weight of one, and so has every other block; the factor cancels."""
     rng = np.random.default_rng(1)
     Q = rng.standard_normal((B, H, N, D))
     K, V = (np.repeat(rng.standard_normal((B, H, 4, d)), S, axis=-2) for d in (D, DV))

@@ -69,7 +69,7 @@ def test_no_token():
 
 @pytest.mark.parametrize("landmarks", [N, N + 5])
 def test_every_token_a_landmark_and_the_exact_inverse_is_dense(landmarks):
-    """Identity 3: S S⁺ S = S."""
+    """S S⁺ S = S."""
     Q, K, V, _ = arrays()
     Y, pullback = nystrom_attention(Q, K, V, landmarks=landmarks, steps=None)
     want, dense = dot_product_attention(Q, K, V)

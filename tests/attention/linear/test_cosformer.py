@@ -38,7 +38,7 @@ def loops(Q, K, V, longest, causal):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("longest", [M, LONGEST, 100])
 def test_linear_is_quadratic(longest, causal, rng):
-    """Identity 16: the cosine of a difference, taken apart into features."""
+    """The cosine of a difference, taken apart into features."""
     Q, K, V = heads(rng)
     Y, pullback = cosformer_attention(Q, K, V, longest=longest, causal=causal)
     for b, h in np.ndindex(B, H):

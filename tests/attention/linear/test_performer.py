@@ -111,7 +111,7 @@ def test_with_many_directions_it_is_softmax_attention(kind, rng):
 
 @pytest.mark.parametrize("kind", SOFTMAX)
 def test_four_times_the_directions_halve_the_error(kind):
-    """Identity 15: a slope of −1/2 on logarithmic axes, from where errors are small; longer queries and keys need more."""
+    """A slope of −1/2 on logarithmic axes, from where errors are small; longer queries and keys need more."""
     rng = np.random.default_rng(0)
     Q, K, V = (0.3 * rng.standard_normal((32, 8)) for _ in range(3))
     want, _ = dot_product_attention(Q, K, V)

@@ -83,7 +83,7 @@ def test_the_gradient_of_z_is_that_of_the_ramp_and_never_divides_by_zero():
 
 
 def test_a_span_as_large_as_it_can_be_is_a_fixed_one(tier):
-    """Identity 13: z ≥ S is attention to the last S positions."""
+    """z ≥ S is attention to the last S positions."""
     Q, K, V = heads()
     x = np.arange(N)[:, None] - np.arange(N)
     for S in (1, 4, N):

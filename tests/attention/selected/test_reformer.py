@@ -124,7 +124,7 @@ def test_gradient(causal, tier):
 
 @causal_or_not
 def test_one_bucket_and_one_chunk_is_dense_attention_without_oneself(causal, tier):
-    """Identity 10. All first coordinates are positive, and R asks for nothing else: one bucket."""
+    """All first coordinates are positive, and R asks for nothing else: one bucket."""
     Q, V = heads()
     Q[..., 0] = np.abs(Q[..., 0])
     R = np.eye(D)[None, :, :1]

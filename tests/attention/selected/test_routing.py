@@ -99,7 +99,6 @@ def test_gradient(causal, tier):
 
 @causal_or_not
 def test_one_cluster_of_all_is_dense_attention_of_normed_queries_and_keys(causal, tier):
-    """Identity 11."""
     Q, K, V = heads()
     (q, q_back), (k, k_back) = normed(Q), normed(K)
     Y, pullback = routing_attention(Q, K, V, centroids=centroids()[:, :1], window=N, causal=causal)

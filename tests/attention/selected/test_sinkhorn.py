@@ -150,7 +150,7 @@ def test_gradient(cut, tier):
 
 
 def test_an_order_that_changes_nothing_is_local_attention(tier):
-    """Identity 12: with S = I each key stands there twice, which changes no average. The blocks are full."""
+    """With S = I each key stands there twice, which changes no average. The blocks are full."""
     n = 12
     Q, K, V, _ = heads(n=n)
     own = np.arange(n)[:, None] // BLOCK == np.arange(n) // BLOCK

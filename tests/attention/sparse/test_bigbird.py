@@ -102,7 +102,7 @@ def test_a_window_over_all_blocks_is_dense(tier):
     st.sampled_from(["numpy", "micro"]),
 )
 def test_rolled_and_gathered_keys_are_the_pattern(b, r, N, short, padded, tier):
-    """Identity 7: values and gradients, also where the last block is not full."""
+    """Values and gradients, also where the last block is not full."""
     if tier not in available():
         return
     N = max(N, 5 + r)

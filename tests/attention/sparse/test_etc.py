@@ -95,7 +95,7 @@ def test_the_scale_is_that_of_all_three_parts_of_a_score(rng):
 
 
 def test_a_large_radius_without_labels_is_dense():
-    """Identity 6: on the concatenation [g; x]."""
+    """On the concatenation [g; x]."""
     Q, K, V, R, b = arrays(50)
     Y, _ = etc_attention(Q, K, V, 0 * R, 0 * b, global_tokens=4, radius=50)
     assert np.allclose(Y, dot_product_attention(Q, K, V)[0], atol=1e-13)

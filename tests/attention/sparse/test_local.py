@@ -33,7 +33,7 @@ def test_one_block_is_dense(causal, tier, rng):
 
 
 def test_nothing_crosses_a_block_however_many_layers(tier, rng):
-    """Identity 8: the gradient is exactly zero."""
+    """The gradient is exactly zero."""
     layer = MultiHeadAttention(8, 2, core=SoftmaxAttention(Local(10)))
     stack = Stack((Block(layer, FeedForward(8, 12)),) * 4)
     Y, pullback = stack(stack.init(rng, np.float64), rng.standard_normal((1, 35, 8)))

@@ -67,7 +67,6 @@ def test_gradient(global_tokens, padded):
 
 
 def test_everything_global_and_shared_projections_is_dense(tier):
-    """Identity 5."""
     Q, K, V = arrays(70)[:3]
     Y, _ = longformer_attention(Q, K, V, Q, K, V, radius=1, global_tokens=70)
     assert np.allclose(Y, dot_product_attention(Q, K, V)[0], atol=1e-13)

@@ -30,7 +30,7 @@ def reached(patterns, n):
 
 
 def test_dense_and_banded_in_turns_connect_everything():
-    """S4, GPT-3: two layers are enough, in either order."""
+    """As in GPT-3: two layers are enough, in either order."""
     full = np.tril(np.ones((20, 20), bool))
     np.testing.assert_array_equal(reached((None, Window(2)), 20), full)
     np.testing.assert_array_equal(reached((Window(2), None), 20), full)

@@ -68,7 +68,7 @@ def test_against_a_cache(first, last, n, m, tier):
 
 @pytest.mark.parametrize("rotate", [None, ROPE])
 def test_a_text_that_fits_is_dense(rotate, tier):
-    """Identity 34: n ≤ a + w. One token more, and one key is gone."""
+    """n ≤ a + w. One token more, and one key is gone."""
     Q, K, V = arrays(12)
     Y, _ = sink_attention(Q, K, V, first=4, last=8, rotate=rotate)
     if rotate is not None:

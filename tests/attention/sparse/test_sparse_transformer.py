@@ -44,7 +44,7 @@ def test_fixed_pair_by_pair():
 
 @pytest.mark.parametrize("n", [30, 36, 41])
 def test_two_steps_reach_everything_before(n):
-    """Identity 9. Strided: near, then far. Fixed: to the last of j's block, then near; within a block, near and stay."""
+    """Strided: near, then far. Fixed: to the last of j's block, then near; within a block, near and stay."""
     everything = np.tril(np.ones((n, n), bool))
     near, far = sets(Strided(6, "near"), n), sets(Strided(6, "far"), n)
     np.testing.assert_array_equal(near @ far, everything)

@@ -60,7 +60,7 @@ def test_rows_of_a_state_that_the_next_query_sees(radius, step, first, m, forgot
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_window_over_everything_is_dense(causal, tier):
-    """Identity 4: radius ≥ n − 1. One less, and the corners are hidden."""
+    """Radius ≥ n − 1. One less, and the corners are hidden."""
     Q, K, V = arrays(70)
     dense, _ = dot_product_attention(Q, K, V, causal=causal)
     wide, _ = block_sparse_attention(Q, K, V, Window(69)(70, 70, causal=causal))
@@ -91,7 +91,7 @@ def test_the_receptive_field_of_a_stack(radius, step, depth, causal):
 
 
 def test_w_is_one_thing_before_a_token_and_another_around_it():
-    """N6: w keys in a causal window are radius w − 1; the "w" of a window to both sides is its radius, of 2 w + 1 keys."""
+    """w keys in a causal window are radius w − 1; the "w" of a window to both sides is its radius, of 2 w + 1 keys."""
     w, i = 5, 20
     assert Window(w - 1)(30, 30, causal=True).mask[i].sum() == w
     assert Window(w)(30, 30, causal=False).mask[i].sum() == 2 * w + 1
