@@ -29,7 +29,7 @@ from minitransformer.attention.compressed.memory_compressed import MemoryCompres
 from minitransformer.attention.linear import exponential
 from minitransformer.backend import available
 from minitransformer.checks import fit, own_indices
-from minitransformer.checks.arrays import ROWS_OF_NOTHING, plain
+from minitransformer.checks.arrays import ROWS_OF_NOTHING, arrays_where_said, plain
 from minitransformer.functional import UnchangedPullback, dropout, layer_norm, linear
 from minitransformer.marks import Pullback, the_call
 from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
@@ -382,6 +382,20 @@ def test_nothing_in_more_rows_than_memory_is_refused_at_once(name):
         if "*" in dims and isinstance(value, np.ndarray) and value.ndim > 1:
             with pytest.raises(ValueError, match=rf"^{key}: shape .* is empty"):
                 call(name, **{key: np.zeros((2**40, *[0] * (value.ndim - 1)), value.dtype)})
+
+
+def test_a_named_tuple_has_arrays_where_its_class_says_so():
+    class Two(typing.NamedTuple):
+        a: np.ndarray
+        b: np.ndarray | None = None
+
+    arrays_where_said({"first": [Two(np.ones(1))]}, "x")
+    for wrong, said in (
+        (Two([1.0]), "a: should be an array, is list"),
+        (Two(np.ones(1), 2), "b: should be an array, is int"),
+    ):
+        with pytest.raises(TypeError, match=rf"^x\.first\.0\.{said}$"):
+            arrays_where_said({"first": [wrong]}, "x")
 
 
 def test_nothing_in_as_many_rows_as_loops_go_through_in_a_moment_is_taken():
