@@ -134,6 +134,15 @@ def test_what_differs_by_a_trace_is_left_as_it_was(root):
     assert '"0.12' in path.read_text()
 
 
+def test_a_figure_that_no_notebook_writes_is_named(tmp_path):
+    """... but no file that is hidden, as macOS leaves some in every folder."""
+    (tmp_path / "figures").mkdir()
+    for name in (".DS_Store", "fig_b.svg", "fig_a.png", "fig_c.svg"):
+        (tmp_path / "figures" / name).touch()
+    named = [f"figures/{name}: no notebook writes it" for name in ("fig_a.png", "fig_b.svg")]
+    assert book._orphans(tmp_path, {"fig_c.svg"}) == named
+
+
 def test_cells_that_are_run_are_those_with_code():
     made = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_markdown_cell("1"), *map(nbformat.v4.new_code_cell, ("1", " ", ""))]
