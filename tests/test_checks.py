@@ -28,7 +28,7 @@ from minitransformer.attention import (
 from minitransformer.attention.compressed.memory_compressed import MemoryCompressed
 from minitransformer.attention.linear import exponential
 from minitransformer.backend import available
-from minitransformer.checks import fit, own_indices
+from minitransformer.checks import fit, own_indices, refuse_other_numbers
 from minitransformer.checks.arrays import ROWS_OF_NOTHING, arrays_where_said, plain
 from minitransformer.functional import UnchangedPullback, dropout, layer_norm, linear
 from minitransformer.marks import Pullback, the_call
@@ -382,6 +382,15 @@ def test_nothing_in_more_rows_than_memory_is_refused_at_once(name):
         if "*" in dims and isinstance(value, np.ndarray) and value.ndim > 1:
             with pytest.raises(ValueError, match=rf"^{key}: shape .* is empty"):
                 call(name, **{key: np.zeros((2**40, *[0] * (value.ndim - 1)), value.dtype)})
+
+
+@pytest.mark.parametrize("k", range(3))
+def test_each_leaf_has_to_be_of_one_of_the_two_kinds_of_numbers(k):
+    leaves = [np.ones(2, np.float32), np.ones(2), np.ones(2)]
+    refuse_other_numbers(leaves, "x")
+    leaves[k] = np.ones(2, np.int32)
+    with pytest.raises(TypeError, match=rf"^x\.{k}: int32 should be an array of float32 or float64$"):
+        refuse_other_numbers(leaves, "x")
 
 
 def test_a_named_tuple_has_arrays_where_its_class_says_so():
