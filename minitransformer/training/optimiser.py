@@ -146,6 +146,7 @@ def accumulate(gradient: Callable[[Any], tuple[float, Tree]], parts: Sequence[An
 
 def _refuse_other_form(grads: Tree, before: Tree) -> None:
     """Raise ValueError, which names the array, unless two gradients have the same arrays, in the same shapes."""
+    tree_map(lambda *_: None, before, grads)  # which names a part that only one of them has
     shapes, wanted = ({path: np.shape(leaf) for path, leaf in tree_items(tree, "grads")} for tree in (grads, before))
     for path in shapes | wanted:
         if shapes.get(path) != wanted.get(path):
