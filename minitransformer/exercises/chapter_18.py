@@ -131,24 +131,22 @@ def a_sink_of_any_size(answer):
 def one_sink_of_two(answer):
     """Two halves that both have the sink, put together with one."""
     rng = np.random.default_rng(7)
-    S, V, b = rng.standard_normal((4, 6)), rng.standard_normal((6, 3)), 0.7
-    halves = []
-    for keys in (slice(0, 2), slice(2, 6)):
-        total = np.exp(b) + np.exp(S[:, keys]).sum(1)
-        halves += [np.exp(S[:, keys]) @ V[keys] / total[:, None], np.log(total)]
-    (Y_1, L_1, Y_2, L_2), e = halves, np.exp(S)
-    given = answer(*halves, b)
-    unless(given, e @ V / (2 * np.exp(b) + e.sum(1))[:, None], "Now the sink is in it twice.")
-    unless(given, e @ V / e.sum(1)[:, None], "Now no sink is left: one of the two stays.")
-    unless(given, Y_1 + Y_2, "Each Y has been divided already, by another sum.")
-    once = np.exp(L_1), np.exp(L_2) - np.exp(b)
-    wrong = (once[0][:, None] * Y_1 + once[1][:, None] * Y_2) / sum(once)[:, None]
-    unless(given, wrong, "The denominator is right. In the numerators the sink was never there.")
-    close(
-        given,
-        e @ V / (np.exp(b) + e.sum(1))[:, None],
-        "Which sums over keys are in Y and in L? Write both with numerator and denominator.",
-    )
+    for b in (0.7, -1.3):
+        S, V = rng.standard_normal((4, 6)), rng.standard_normal((6, 3))
+        halves = []
+        for keys in (slice(0, 2), slice(2, 6)):
+            total = np.exp(b) + np.exp(S[:, keys]).sum(1)
+            halves += [np.exp(S[:, keys]) @ V[keys] / total[:, None], np.log(total)]
+        (Y_1, L_1, Y_2, L_2), e = halves, np.exp(S)
+        given = answer(*halves, b)
+        unless(given, e @ V / (2 * np.exp(b) + e.sum(1))[:, None], "Now the sink is in it twice.")
+        unless(given, e @ V / e.sum(1)[:, None], "Now no sink is left: one of the two stays.")
+        unless(given, Y_1 + Y_2, "Each Y has been divided already, by another sum.")
+        once = np.exp(L_1), np.exp(L_2) - np.exp(b)
+        wrong = (once[0][:, None] * Y_1 + once[1][:, None] * Y_2) / sum(once)[:, None]
+        unless(given, wrong, "The denominator is right. In the numerators the sink was never there.")
+        hint = "Which sums over keys are in Y and in L? Write both with numerator and denominator."
+        close(given, e @ V / (np.exp(b) + e.sum(1))[:, None], hint)
 
 
 @exercise("18.8")

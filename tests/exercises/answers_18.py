@@ -97,6 +97,7 @@ ANSWERS = {
             halves(below=0),
             halves(below=2),
             halves(of_second=1),
+            lambda Y_1, L_1, Y_2, L_2, b: halves()(Y_1, L_1, Y_2, L_2, 0.7),  # of the first example
             lambda Y_1, L_1, Y_2, L_2, b: Y_1 + Y_2,
             lambda Y_1, L_1, Y_2, L_2, b: (Y_1 + Y_2) / 2,
         ]
