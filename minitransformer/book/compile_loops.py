@@ -222,9 +222,8 @@ def _side_by_side(workers: int, calls: list[tuple], line: str = "") -> bool:
     spawn = multiprocessing.get_context("spawn")
     with ExitStack() as ends:
         try:
-            with (
-                ctrl_c_waits()
-            ):  # before the first semaphore: if this process is killed, nobody tells of those it leaves
+            # before the first semaphore: if this process is killed, nobody tells of those it leaves
+            with ctrl_c_waits():
                 told = spawn.Value("b", 0)
                 pool = ends.enter_context(ProcessPoolExecutor(workers, spawn, _begin, (told, line)))
                 jobs = [pool.submit(*call) for call in calls]
