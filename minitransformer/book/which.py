@@ -50,7 +50,7 @@ def answer(
     measure: bool = True,
 ) -> Iterator[str]:
     """The lines of the answer, each as soon as it is known: with `measure`, a row has to be timed before it is printed."""
-    found, what = table(), BOTH if backward else FORWARDS
+    found, what = table().with_better_positions(), BOTH if backward else FORWARDS
     needs = {"causal": causal, "decode": decode, "both_sides": both_sides}
     rows = sorted(found.fitting(n, what, **needs), key=lambda row: found.ratio(row, n, what) or math.inf)
     asked = [f"{n:,} tokens", *["causal"] * (causal or decode), *["writing from a state"] * decode]
@@ -154,8 +154,8 @@ def _noise(found: Table) -> str:
     """How the columns of learning were measured, and how large a difference has to be to mean something."""
     said = ", ".join(f"{found.noise(task):.2f} for {task}" for task in found.tasks)
     return (
-        f"What was learned is the mean of {which.SEEDS} small trainings on up to 64 tokens. "
-        f"A difference below {said} is noise."
+        f"What was learned is the mean of {which.SEEDS} small trainings on up to 64 tokens. Positions are sinusoids or RoPE, "
+        f"whichever is better for the kind and the task. A difference below {said} is noise."
     )
 
 

@@ -1,18 +1,18 @@
 """The table of chapter 20: every registered attention, what it is, what it costs, and what it has learned.
 
-What it is comes from the registry, the rest from the records of `which` and `which_cost`. A kind that was registered after they
-were made has its row, which says "not measured yet".
+What it is comes from the registry, what it costs from the record of `which_cost`, what it learned from those of `which` and, with
+other positions, `which_rope`. A kind that was registered after they were made has its row, which says "not measured yet".
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from minitransformer.attention.core import Part
 from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of
-from minitransformer.experiments import load, which
+from minitransformer.experiments import Record, load, which
 from minitransformer.experiments.speed import crossing
 from minitransformer.experiments.which_cost import LENGTHS, Cost
 
@@ -137,6 +137,21 @@ class Table:
         ]
         return f"forwards {told[0]}; with the backward pass {told[1]}"
 
+    def with_rope(self) -> "Table":
+        """The same table, with what the kinds learned whose queries and keys were turned, in place of sinusoids; others stay."""
+        turned = _scores(load("which_rope"))
+        rows = {name: replace(row, scores=turned.get(name, row.scores)) for name, row in self.rows.items()}
+        return replace(self, rows=rows)
+
+    def with_better_positions(self) -> "Table":
+        """The same table, in which a kind has in each task the positions with which it learned more, of these two."""
+        turned, rows = self.with_rope().rows, {}
+        for name, row in self.rows.items():
+            pairs = {task: (scores, turned[name].scores[task]) for task, scores in row.scores.items()}
+            better = {task: (min if task == "text" else max)(pair, key=sum) for task, pair in pairs.items()}
+            rows[name] = replace(row, scores=better)
+        return replace(self, rows=rows)
+
     @property
     def tasks(self) -> tuple[str, ...]:
         """The tasks that the bag of tokens has on record, with which all others are compared."""
@@ -219,13 +234,18 @@ def table(make: str | None = None) -> Table:
             found[trial.attention] = row
         else:
             both_sides = row
+    scores = _scores(learned)
+    rows = {name: replace(row, scores=scores.get(name, {})) for name, row in found.items()}
+    bag = Row(which.BAG, found["softmax"].part, scores=scores[which.BAG])
+    return Table(rows, both_sides, bag, costs.made_on)
+
+
+def _scores(record: Record[which.Trial]) -> dict[str, dict[str, tuple[float, ...]]]:
+    """Name, task, a score for each seed; without tasks that were not run with all seeds."""
     scores: dict[str, dict[str, list[float]]] = {}
-    for trial, result in learned:
+    for trial, result in record:
         scores.setdefault(trial.name, {}).setdefault(trial.task, []).append(result["score"])
-    complete = {
+    return {
         name: {task: tuple(seeds) for task, seeds in tasks.items() if len(seeds) == which.SEEDS}
         for name, tasks in scores.items()
     }
-    rows = {name: Row(name, row.part, row.cost, row.stopped, complete.get(name, {})) for name, row in found.items()}
-    bag = Row(which.BAG, found["softmax"].part, scores=complete[which.BAG])
-    return Table(rows, both_sides, bag, costs.made_on)

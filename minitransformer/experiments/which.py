@@ -101,8 +101,12 @@ def run(trial: Trial) -> dict[str, Any]:
     causal       whether it is causal
     diverged     the step at which the training diverged; 0 if it did not
     """
+    return trained(model_of(trial.attention, TASKS[trial.task]), trial)
+
+
+def trained(model: SequenceModel, trial: Trial) -> dict[str, Any]:
+    """What `run` keeps of this model, trained as the trial says."""
     task = TASKS[trial.task]
-    model = model_of(trial.attention, task)
     training = usual_training(trial.steps, task.size, task.rate, trial.seed)
     state = start(model, training)
     if trial.attention == BAG:
@@ -123,10 +127,10 @@ def even(params: Tree) -> Tree:
     return params
 
 
-def model_of(attention: str, task: "Task") -> SequenceModel:
+def model_of(attention: str, task: "Task", positions: str = "sinusoidal") -> SequenceModel:
     """The model, with as many parameters as that of dense attention, as nearly as its feed-forward networks can make it."""
     wanted = learned(_model("softmax", task, HIDDEN))
-    model = _model(attention, task, HIDDEN)
+    model = _model(attention, task, HIDDEN, positions)
     more = round((wanted - learned(model)) / (DEPTH * (2 * WIDTH + 1)))
     return replace(model, hidden=max(LEAST, HIDDEN + more))
 
@@ -137,7 +141,7 @@ def learned(model: SequenceModel) -> int:
     return tree_size(params) - sum(tree_size(tree_get(params, path)) for path in model.untrained)
 
 
-def _model(attention: str, task: "Task", hidden: int) -> SequenceModel:
+def _model(attention: str, task: "Task", hidden: int, positions: str = "sinusoidal") -> SequenceModel:
     """The model with networks of this hidden width; causal if the attention has to be, or the task wants it and it can be."""
     bag = attention == BAG
     attention = "synthesizer:kind=random,learned=False" if bag else attention
@@ -147,7 +151,7 @@ def _model(attention: str, task: "Task", hidden: int) -> SequenceModel:
         task.vocabulary,
         **sizes,
         attention=attention,
-        positions="none" if bag else "sinusoidal",
+        positions="none" if bag else positions,
         causal=part.causal == "always" or (task.causal and part.causal != "never"),
         outputs=task.outputs,
     )

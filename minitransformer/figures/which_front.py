@@ -36,8 +36,8 @@ class WhichFront(NamedTuple):
 
 
 def data() -> WhichFront:
-    """What is on record, of the kinds for which there are both."""
-    found = table()
+    """What is on record, of the kinds for which there are both; each has the positions with which it learned more."""
+    found = table().with_better_positions()
     at = {}
     for n in LENGTHS:
         rows = [row for row in found if found.ratio(row, n, BOTH) is not None and found.quality(row) is not None]

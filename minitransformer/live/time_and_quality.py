@@ -20,8 +20,10 @@ PLACES = {  # of the names beside their dots, in points; that of the dynamic con
 
 
 def data() -> dict[str, Any]:
-    """Of each row whether it can be causal, times with the way back by length, why there is none at more, and scores."""
-    found = table()
+    """Of each row whether it can be causal, times with the way back by length, why there is none at more, and scores with the
+    positions with which it learned more.
+    """
+    found = table().with_better_positions()
     return {
         "tasks": list(found.tasks),
         "bag": {task: list(found.bag.scores[task]) for task in found.tasks},
@@ -63,7 +65,7 @@ def compute(data: dict[str, Any], n: float, causal: bool, tasks: list[str]) -> d
 
 def _table(tasks: list[str]) -> Table:
     """The table of chapter 20, in which these tasks alone count."""
-    found = table()
+    found = table().with_better_positions()
     return replace(found, bag=replace(found.bag, scores={task: found.bag.scores[task] for task in tasks}))
 
 
