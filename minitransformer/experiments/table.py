@@ -140,7 +140,7 @@ class Table:
     def with_rope(self) -> "Table":
         """The same table, with what the kinds learned whose queries and keys were turned, in place of sinusoids; others stay."""
         turned = _scores(load("which_rope"))
-        rows = {name: replace(row, scores=turned.get(name, row.scores)) for name, row in self.rows.items()}
+        rows = {name: replace(row, scores=row.scores | turned.get(name, {})) for name, row in self.rows.items()}
         return replace(self, rows=rows)
 
     def with_better_positions(self) -> "Table":

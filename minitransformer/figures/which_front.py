@@ -74,8 +74,9 @@ def draw(data: WhichFront) -> Figure:
         ax.step(front.times[steps], front.quality[steps], **stairs)
         for k in steps:
             name, last = front.names[k].replace("-conv", "-\nconv"), k == steps[-1]
-            place = {"xytext": (-4, 9) if last else (-10, 0), "ha": "left" if last else "right"}
-            place["va"] = "bottom" if last else "center"
+            above = last or front.names[k] == "linformer"  # it is hardly above the step before it
+            place = {"xytext": (4 * above - 8, 7) if above else (-10, -4), "ha": "left" if last else "right"}
+            place["va"] = "bottom" if above else "top"
             ax.annotate(name, (front.times[k], front.quality[k]), textcoords="offset points", linespacing=1.1, **place)
         ax.axvline(1, color="0.75", linewidth=1.5, linestyle=":", zorder=0)
         left, right = 0.06 * front.times.min(), 1.6 * front.times.max()  # room for a name

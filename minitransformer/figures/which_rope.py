@@ -11,10 +11,10 @@ from minitransformer.typing import Array
 
 RANGES = {"recall": (0, 1.05), "text": (2.3, 3.7), "digits": (0, 1), "listops": (0.45, 0.85)}
 NAMED = {  # beside their dots, in points
-    "recall": {"linear": (10, -4), "routing": (10, -14), "differential": (-10, 8)},
-    "text": {"span": (-8, -16), "delta": (-10, 8), "linear": (-10, 8), "routing": (-10, 8), "hopfield": (-10, 8)},
-    "digits": {"linformer": (-10, 4), "moba": (10, -14)},
-    "listops": {},
+    "recall": {"softmax": (12, -5), "linear": (10, -4), "routing": (10, -14), "differential": (-10, 8)},
+    "text": {"softmax": (-10, 14), "span": (-10, 4), "delta": (8, -18), "linear": (10, -7), "hopfield": (10, -7)},
+    "digits": {"softmax": (-6, -26), "linformer": (-10, 4), "performer": (6, 8)},
+    "listops": {"softmax": (-12, 2)},
 }
 
 
@@ -51,7 +51,7 @@ def draw(data: WhichRope) -> Figure:
         places = dict(zip(names, data.means[task], strict=True))
         ax.plot(*data.means[task].T, "o", color="#20639b", markersize=8, linestyle="")
         ax.plot(*places["softmax"], "s", color="#c8553d", markersize=12)
-        for name, (x, y) in {**NAMED[task], "softmax": (12, -5)}.items():
+        for name, (x, y) in NAMED[task].items():
             align = {"ha": "left" if x > 0 else "right", "color": "#c8553d" if name == "softmax" else "0.1"}
             said = "dense" if name == "softmax" else name
             ax.annotate(said, places[name], (x, y), textcoords="offset points", **align)

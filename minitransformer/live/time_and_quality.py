@@ -13,7 +13,8 @@ ABOVE = (0, 8), "center", "bottom"
 PLACES = {  # of the names beside their dots, in points; that of the dynamic convolution by the task
     "lightweight-convolution": ((-8, 0), "right", "center"),
     "recall": ((0, -8), "left", "top"),
-    "text": ((0, 8), "left", "bottom"),
+    "text": ((-8, 24), "right", "bottom"),
+    "span": ((6, 4), "left", "bottom"),
     "linear": ((-8, 0), "right", "center"),
     "delta": ((-2, 8), "right", "bottom"),
 }

@@ -10,7 +10,7 @@ from minitransformer.attention.softmax import softmax_attention
 from minitransformer.backend import available
 from minitransformer.checker import check_pullback
 from minitransformer.data.listops import FILL, listops
-from minitransformer.experiments import find, load, which, which_cost
+from minitransformer.experiments import find, load, which, which_cost, which_rope
 from minitransformer.experiments.record import Record
 from minitransformer.experiments.table import BOTH, FORWARDS, Row, Table, can, table
 from minitransformer.experiments.which import BAG, KEYS, PAIRS, TASKS, VALUES, Batch, Trial
@@ -50,6 +50,20 @@ def test_all_models_of_a_task_learn_as_many_numbers(name):
     }
     unit = which.DEPTH * (2 * which.WIDTH + 1)
     assert all(abs(size - sizes["softmax"]) <= unit for size in sizes.values()), sizes
+
+
+def test_other_positions_are_tried_with_the_models_of_whatever_has_queries_and_keys():
+    """As many numbers are learned, and nothing but the positions is another."""
+    trials = which_rope.trials()
+    assert set(trials) < set(which.trials())
+    names = {trial.name for trial in trials}
+    assert not names & {BAG, "fnet", "gmlp", "gat", "gcn", "latent", "pooled", "lightweight-convolution"}
+    assert {"softmax", "window", "linear", "delta", "synthesizer"} < names
+    for name in ("softmax", "gla", "linformer:k=8"):
+        before, after = (which.model_of(name, TASKS["digits"], place) for place in ("sinusoidal", "rope"))
+        assert which.learned(before) == which.learned(after)
+        assert (before.positions, after.positions) == ("sinusoidal", "rope")
+        assert (before.hidden, before.causal) == (after.hidden, after.causal)
 
 
 def test_a_question_of_recall_has_one_answer_and_it_stands_there():
@@ -140,6 +154,29 @@ def test_shares_run_from_the_bag_to_the_best_and_the_front_only_climbs():
     assert found.quality(rows["quick"]) == pytest.approx(0.5)
     front = found.front(list(rows.values()), 1024, BOTH)
     assert [row.name for row in front] == ["bag like", "quick", "best"]
+
+
+def test_a_kind_gets_the_better_positions_in_each_task_and_what_has_one_try_keeps_it(found):
+    turned, chosen = found.with_rope(), found.with_better_positions()
+    for name, row in found.rows.items():
+        for task, scores in row.scores.items():
+            pair = row.mean(task), turned.rows[name].mean(task)
+            assert chosen.rows[name].mean(task) == (min if task == "text" else max)(pair)
+            assert chosen.rows[name].scores[task] in (scores, turned.rows[name].scores[task])
+        assert (turned.rows[name].cost, chosen.rows[name].cost) == (row.cost, row.cost)
+    for name in ("gmlp", "latent", "lightweight-convolution"):
+        assert turned.rows[name] == chosen.rows[name] == found.rows[name]
+    (seeds,) = {
+        tuple(
+            result["score"] for trial, result in load("which_rope") if (trial.name, trial.task) == ("softmax", "text")
+        )
+    }
+    assert turned.rows["softmax"].scores["text"] == seeds
+
+
+def test_what_was_run_with_sinusoids_alone_keeps_its_scores(monkeypatch, found):
+    monkeypatch.setitem(found.rows, "mine", row_of("mine", {}, scores={"recall": (0.2, 0.3, 0.4)}))
+    assert found.with_better_positions().rows["mine"].scores == {"recall": (0.2, 0.3, 0.4)}
 
 
 @pytest.mark.parametrize(
@@ -325,3 +362,25 @@ def test_both_delta_rules_are_of_one_quality_within_the_noise_and_the_others_are
     assert gated == found.quality(found.rows["gated-delta"])
     assert delta == found.quality(found.rows["delta"])
     assert gated - delta < noise < delta - next_best
+
+
+def test_with_rope_dense_attention_is_level_in_the_text_with_what_was_ahead_of_it(found):
+    turned, dense = found.with_rope(), found.rows["softmax"].mean("text")
+    noise, now = turned.noise("text"), turned.rows["softmax"].mean("text")
+    assert dense - now > 8 * noise
+    ahead = {name for name, row in turned.rows.items() if (mean := row.mean("text")) and mean < now - noise}
+    assert ahead == {"span"}
+    for name in ("lightweight-convolution", "dynamic-convolution", "window", "gated-delta", "forgetting"):
+        assert abs(turned.rows[name].mean("text") - now) < noise
+    assert turned.rows["delta"].mean("text") > now + 2 * noise
+
+
+def test_with_rope_alone_dense_attention_does_not_know_where_in_a_picture_a_pixel_is(found):
+    turned, bag = found.with_rope(), found.bag.mean("digits")
+    assert turned.rows["softmax"].mean("digits") < bag + found.noise("digits") / 2
+    for name in ("linformer", "synthesizer", "compressed"):
+        assert turned.rows[name].mean("digits") > bag + 4 * found.noise("digits")
+
+
+def test_no_training_with_rope_diverged():
+    assert {result["diverged"] for result in load("which_rope").results} == {0}

@@ -1,11 +1,11 @@
-"""The two pictures of the last chapter: what their captions and the text around them say, with margins."""
+"""The pictures of the last chapter: what their captions and the text around them say, with margins."""
 
 import numpy as np
 import pytest
 
 from minitransformer.experiments.table import BOTH, table
 from minitransformer.experiments.which_cost import LENGTHS
-from minitransformer.figures import which_front, which_pays
+from minitransformer.figures import which_front, which_pays, which_rope
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +77,27 @@ def test_each_kind_has_a_row_or_is_named_above_as_one_that_pays_from_the_shortes
     at = dict(zip(pays.names, pays.pays, strict=True))
     assert all((at[name] < 1.1 * LENGTHS[0]).all() for name in named)
     assert not any((at[name] < 1.1 * LENGTHS[0]).all() for name in labels)
+
+
+def test_a_dot_for_each_kind_that_was_run_with_both_positions_and_better_is_up_and_right():
+    found, shown = table(), which_rope.data()
+    fig = which_rope.draw(shown)
+    for ax, (task, names) in zip(fig.axes, shown.names.items(), strict=True):
+        dots = ax.lines[1].get_xydata()
+        assert len(dots) == len(names) == (29 if task == "text" else 34)
+        assert np.array_equal(dots[:, 0], [found.rows[name].mean(task) for name in names])
+        assert np.array_equal(dots[:, 1], [found.with_rope().rows[name].mean(task) for name in names])
+        (low, high), (bottom, top) = sorted(ax.get_xlim()), sorted(ax.get_ylim())
+        assert low < dots[:, 0].min() <= dots[:, 0].max() < high
+        assert bottom < dots[:, 1].min() <= dots[:, 1].max() < top
+        assert ax.xaxis_inverted() == ax.yaxis_inverted() == (task == "text")
+        assert shown.noise[task] == found.noise(task)
+
+
+def test_in_the_text_nearly_all_dots_lie_above_the_band_and_in_recall_nearly_all_within():
+    shown = which_rope.data()
+    gain = {task: np.diff(means)[:, 0] / shown.noise[task] for task, means in shown.means.items()}
+    assert (gain["text"] < -1).sum() == 28
+    assert (abs(gain["recall"]) < 1).sum() == 30
+    assert ((gain["listops"] > 1).sum(), (gain["listops"] < -1).sum()) == (13, 0)
+    assert ((gain["digits"] > 1).sum(), (gain["digits"] < -1).sum()) == (1, 8)
