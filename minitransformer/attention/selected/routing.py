@@ -2,7 +2,7 @@
 
     q̂, k̂ = LN(q), LN(k)                         without gain and bias: vectors of length √d
     each centroid μ_c takes the w queries with the largest ⟨q̂, μ_c⟩, and the w keys with the largest ⟨k̂, μ_c⟩
-    y_i = mean over the clusters c that took i of Σ_j A_ij v_j, j in c
+    y_i = mean over the clusters c that took i, and show it a key, of Σ_j A_ij v_j, j in c
     μ_c ← γ μ_c + (1 − γ) · mean of the q̂ and k̂ nearest to it, brought back to the length √d
 
 No gradient moves the centroids: they follow the tokens, as in k-means, after each step of the optimiser.
