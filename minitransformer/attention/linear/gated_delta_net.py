@@ -2,7 +2,7 @@
 
     q, k, v                                           through a short convolution each, if there are taps; 4 in both models
     α_t = exp(−e^A softplus(x_t w + b)),   β_t = c σ(x_t w_β)        one α for each head, or one for each channel
-    y_t = q_tᵀ S_t of the gated delta rule, with q_t / √d and k_t of norm one: x/√(‖x‖² + 10⁻⁶)
+    y_t = q_tᵀ S_t of the gated delta rule, with k_t of norm one, x/√(‖x‖² + 10⁻⁶), and q_t likewise, then / √d
     Z   = RMS norm of y_t, head by head, ⊙ swish(x_t W_g)          ⊙ σ where there is one α for each channel
 
 A border between two texts closes α, and the past is gone; a new value for an old key opens β, and replaces it. Neither can do
