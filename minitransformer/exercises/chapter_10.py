@@ -14,7 +14,6 @@ from minitransformer.exercises.check import (
     likely,
     real,
     several,
-    times_read,
     with_pullback,
     without_a_matrix,
 )
@@ -137,7 +136,9 @@ def a_window_of_sums(answer):
         )
     FQ, FK, V = (rng.random((2000, width)) for width in (4, 4, 2))
     without_a_matrix(2000, answer, FQ, FK, V, 3)
-    if times_read(answer, FQ[:300], FK[:300], V[:300], 100) > 20:
+    huge = np.concatenate([np.full((1, 2), 1e30), V[1:]])  # a sum rounds what is small beside 1e30 away, for ever
+    before, after = (real(answer(FQ, FK, values, 3))[3:] for values in (V, huge))
+    if np.allclose(before, after):
         raise NotYet(
             "It is right, but each query goes through all keys of its window. Running sums keep what they hold."
         )

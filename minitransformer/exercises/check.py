@@ -313,45 +313,6 @@ def without_a_matrix(n: int, function: Callable[..., Any], *args: Any, of: str =
             raise NotYet(f"It is right, but a matrix {of} is made on the way.")
 
 
-class Counted(np.ndarray):
-    """An array that counts how many of its numbers, and of those in its views, NumPy's functions are given."""
-
-    count: list[int]
-
-    def __array_finalize__(self, of: Any) -> None:
-        self.count = getattr(of, "count", [0])
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return getattr(ufunc, method)(*_counted(inputs), **_counted(kwargs))
-
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return function(*_counted(args), **_counted(kwargs))
-
-
-def _counted(given: Any) -> Any:
-    """What NumPy is given, with plain arrays in place of those that count."""
-    if isinstance(given, Counted):
-        given.count[0] += given.size
-        return given.view(np.ndarray)
-    if type(given) in (tuple, list):
-        return type(given)(map(_counted, given))
-    return {name: _counted(one) for name, one in given.items()} if type(given) is dict else given
-
-
-def times_read(function: Callable[..., Any], *args: Any) -> float:
-    """How often NumPy is given a number of these arrays, on average; Python's own loops over numbers do not count."""
-    arrays = [arg.view(Counted) if isinstance(arg, np.ndarray) else arg for arg in args]
-    total = [0]
-    for array in arrays:
-        if isinstance(array, Counted):
-            array.count = total
-    try:
-        function(*arrays)
-    except Exception:  # it takes plain arrays, and no others
-        return 0.0
-    return total[0] / sum(array.size for array in arrays if isinstance(array, Counted))
-
-
 def derivative(function: Callable[..., Any], *args: Any, hint: str, **options: Any) -> None:
     """The function returns (Y, pullback), and the pullback is its derivative: options are those of `check_pullback`.
 

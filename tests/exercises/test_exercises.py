@@ -30,7 +30,6 @@ from minitransformer.exercises.check import (
     hint_for,
     numbers,
     several,
-    times_read,
     unless,
     with_pullback,
     yes_or_no,
@@ -392,16 +391,6 @@ def test_a_memory_has_at_most_the_rows_that_it_may_have():
         return right(memory, X, M)
 
     assert hint_for("12.4", answer) is None
-
-
-def test_how_often_numbers_are_read():
-    A, B = np.ones((6, 2)), np.ones((6, 3))
-    assert times_read(lambda A, B: A.T @ B, A, B) == 1
-    assert times_read(lambda A, B: np.concatenate([A, B, A[:3]]), A, B[:, :2]) == 1.25
-    assert times_read(lambda A, n: [np.einsum("ij->j", A[i:]) for i in range(n)], A, 2) == 11 / 6
-    assert times_read(lambda A, out: np.multiply(A, 2, out=out), A, np.zeros((6, 2))) == 1
-    assert times_read(lambda A: A.tolist(), A) == 0
-    assert times_read(lambda A: type(A) is np.ndarray or 1 / 0, A) == 0, "what takes plain arrays alone is not judged"
 
 
 def test_parts_of_checkers():
