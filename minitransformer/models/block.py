@@ -6,6 +6,7 @@
 F is attention first (or another mixer), then the feed-forward network. A decoder block has cross-attention between the two.
 """
 
+from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
@@ -262,7 +263,7 @@ class Block(OldFieldsRefused):
         return self.attention.decodes and of_core and keeps_up(mixer, "step", "_go_on") and keeps_up(type(self), "step")
 
     @cached_property
-    def of_heads(self) -> bool:
+    def loops_around_core(self) -> bool:
         """Whether loops can do what is around the core: the block is pre-norm, with projections and a feed-forward network."""
         attention = self.attention
         return (
@@ -277,12 +278,14 @@ class Block(OldFieldsRefused):
         )
 
     @cached_property
-    def usual(self) -> bool:
-        """Whether one loop can do the whole block on one new token: `of_heads` is True, and its core is one of these.
+    def one_loop(self) -> bool:
+        """Whether one loop can do the whole block on one new token: `loops_around_core`, and its core is one of these.
 
         Softmax attention without pages and gates, or adaptive spans, with no encoding but a bias; or `Sinks` without an encoding.
         """
-        core = self.attention.core if self.of_heads and isinstance(self.attention, MultiHeadAttention) else None
+        core = (
+            self.attention.core if self.loops_around_core and isinstance(self.attention, MultiHeadAttention) else None
+        )
         if type(core) is Sinks:
             return core.rotate is None and core.encoding is None
         if type(core) is AdaptiveSpan or (type(core) is SoftmaxAttention and core.page is None and core.gate is None):
@@ -291,25 +294,32 @@ class Block(OldFieldsRefused):
 
     @cached_property
     def of_memories(self) -> bool:
-        """Whether one loop may do the whole block: as `of_heads`, and its core has a memory and says what it is to loops."""
+        """Whether one loop may do the whole block: `loops_around_core`, and the core has a memory that loops can read."""
         attention = self.attention
-        if not (self.of_heads and isinstance(attention, MultiHeadAttention)):
+        if not (self.loops_around_core and isinstance(attention, MultiHeadAttention)):
             return False
         steps = FeatureAttention.step, Memory.step, DeltaRule.step
         return (
             type(attention.core).step in steps and attention.core.gate is None and attention._groups == attention.heads
         )
 
+    def by_loops(
+        self, params: tuple[BlockParams, ...], X: Array, states: tuple[Any, ...]
+    ) -> tuple[Array, Sequence[Any]] | None:
+        """One new token through blocks that are all as this one: Y and their longer states; None where no loop can do it."""
+        loops = loops_in("one_token") if X.shape[-2] == 1 and self.loops_around_core else None
+        if loops is None:
+            return None
+        done = loops.one_token(self, params, X, states) if self.one_loop and None not in states else None
+        return done or loops.around_core(self, params, X, states)
+
     @checked
     def step(
         self, params: BlockParams, X: Float[Array, "*batch n {self.width}"], state: Any = None
     ) -> tuple[Array, Any]:
         """The causal block on new tokens after those in the state; returns Y and the longer state of its mixer."""
-        if X.shape[-2] == 1 and self.of_heads and (loops := loops_in("one_token")):
-            if self.usual and state is not None and (done := loops.one_token(self, (params,), X, (state,))):
-                return done[0], done[1][0]
-            if done := loops.around_core(self, (params,), X, (state,)):
-                return done[0], done[1][0]
+        if done := self.by_loops((params,), X, (state,)):
+            return done[0], done[1][0]
         norm, pre = self._norm.value, self.order == "pre"
         F, state = self.attention.step(params.attention, norm(params.attention_norm, X) if pre else X, state)
         X = X + F if pre else norm(params.attention_norm, X + F)

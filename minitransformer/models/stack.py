@@ -230,7 +230,7 @@ class Stack:
     @cached_property
     def _runs(self) -> list[tuple[Block, slice]]:
         """Blocks that follow one another, are the same, and have loops around their cores: one of them, and where they are."""
-        alike = [block.of_heads and block == before for before, block in pairwise(self.blocks)]
+        alike = [block.loops_around_core and block == before for before, block in pairwise(self.blocks)]
         starts = [0, *(k for k, same in enumerate(alike, 1) if not same), self.depth]
         return [(self.blocks[k], slice(k, end)) for k, end in pairwise(starts)]
 
@@ -239,13 +239,8 @@ class Stack:
     ) -> tuple[Array, tuple[Any, ...]]:
         """New tokens through all blocks, and the longer states; one token by compiled loops, run by run, where there are some."""
         longer: list[Any] = []
-        loops = loops_in("one_token") if X.shape[-2] == 1 else None
         for block, run in self._runs:
-            blocks, done = (block, params[run], X, states[run]), None
-            if loops and block.of_heads and type(block).step is Block.step:
-                if block.usual and None not in states[run]:
-                    done = loops.one_token(*blocks)
-                done = done or loops.around_core(*blocks)
+            done = block.by_loops(params[run], X, states[run]) if type(block).step is Block.step else None
             if done:
                 X, after = done
                 longer += after
@@ -262,9 +257,9 @@ class Stack:
         """
         (block, _), *others = self._runs
         loops = loops_in("one_token")
-        if others or not loops or not block.of_heads or type(block).step is not Block.step or None in states:
+        if others or not loops or not block.loops_around_core or type(block).step is not Block.step or None in states:
             return None
-        write = loops.one_token if block.usual else loops.around_core
+        write = loops.one_token if block.one_loop else loops.around_core
         done = write(block, self._tied_as_before(params), X, states, text)
         return done and done[1]
 
