@@ -157,7 +157,7 @@ def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
     )
 
 
-def side_by_side(left: BlockPattern, right: BlockPattern) -> BlockPattern:
+def keys_of_both(left: BlockPattern, right: BlockPattern) -> BlockPattern:
     """The pattern in which the same queries see the keys of `left`, whole tiles of them, and behind these the keys of `right`.
 
     raises   ValueError if the keys of `left` end within a tile

@@ -112,11 +112,11 @@ class DifferentialPullback(AroundAttention):
 
     def __call__(self, dZ: Array) -> tuple[DifferentialParams, Array, Array, Array]:
         a_1, c_1, a_2, c_2, _ = self.params
-        dY, dgain = self.norm(self.left * side_by_side(dZ))
+        dY, dgain = self.norm(self.left * merge_pairs(dZ))
         dQ_1, dK_1, dQ_2, dK_2, dV, dlambda = self.difference(dY)
         up, down = dlambda * np.exp(a_1 @ c_1), -dlambda * np.exp(a_2 @ c_2)
         dparams = DifferentialParams(up * c_1, up * a_1, down * c_2, down * a_2, dgain)
-        return dparams, in_turns(dQ_1, dQ_2), in_turns(dK_1, dK_2), apart(dV)
+        return dparams, in_turns(dQ_1, dQ_2), in_turns(dK_1, dK_2), split_pairs(dV)
 
 
 def in_turns(X_1: Array, X_2: Array) -> Array:
@@ -125,13 +125,13 @@ def in_turns(X_1: Array, X_2: Array) -> Array:
     return X.reshape(*X.shape[:-4], 2 * X.shape[-4], *X.shape[-2:])
 
 
-def side_by_side(X: Array) -> Array:
+def merge_pairs(X: Array) -> Array:
     """Two neighbouring heads as one of twice the width: (*batch, 2P, n, d) to (*batch, P, n, 2d)."""
     return merge_heads(X.reshape(*X.shape[:-3], X.shape[-3] // 2, 2, *X.shape[-2:]))
 
 
-def apart(X: Array) -> Array:
-    """The inverse of `side_by_side`, and so also its gradient."""
+def split_pairs(X: Array) -> Array:
+    """The inverse of `merge_pairs`, and so also its gradient."""
     X = split_heads(X, 2)
     return X.reshape(*X.shape[:-4], 2 * X.shape[-4], *X.shape[-2:])
 
@@ -174,9 +174,9 @@ class Differential(Core):
                 f"mask: shape {mask.shape} should be one for all heads, for the two softmaxes of a pair must see the same keys"
             )
         Q_1, Q_2, K_1, K_2 = (X[..., s::2, :, :] for X in (Q, K) for s in (0, 1))
-        Y, difference = differential_attention(Q_1, K_1, Q_2, K_2, side_by_side(V), lambda_, causal=causal, mask=mask)
+        Y, difference = differential_attention(Q_1, K_1, Q_2, K_2, merge_pairs(V), lambda_, causal=causal, mask=mask)
         Z, norm = rms_norm(Y, params.gain, eps=EPS)
-        return apart(left * Z), DifferentialPullback(params, difference, norm, left)
+        return split_pairs(left * Z), DifferentialPullback(params, difference, norm, left)
 
     def _lambda(self, params: DifferentialParams) -> Array:
         a_1, c_1, a_2, c_2, gain = params
@@ -191,13 +191,13 @@ class Differential(Core):
             done = loops.attend_and_differ(Q, K, V, state, self._lambda(params), left, params.gain, EPS)
             if done is not None:
                 return done
-        new = side_by_side(K), side_by_side(V)
+        new = merge_pairs(K), merge_pairs(V)
         state = KeysValues.of(*new) if state is None else state.extended(*new)
         if Q.shape[-2] > FEW:
-            return self(params, Q, apart(state.keys), apart(state.values), causal=True)[0], state
+            return self(params, Q, split_pairs(state.keys), split_pairs(state.values), causal=True)[0], state
         queries, d = np.zeros((*Q.shape[:-1], 2 * Q.shape[-1]), Q.dtype), Q.shape[-1]
         for s in (0, 1):
             queries[..., s::2, :, s * d : (s + 1) * d] = Q[..., s::2, :, :]
         Y = attend_to_buffer(queries, state.K, state.V, state.length, scale=scale_for(d))
         Y = Y[..., 0::2, :, :] - self._lambda(params) * Y[..., 1::2, :, :]
-        return apart(left * rms_norm(Y, params.gain, eps=EPS)[0]), state
+        return split_pairs(left * rms_norm(Y, params.gain, eps=EPS)[0]), state

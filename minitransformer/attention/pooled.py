@@ -21,7 +21,7 @@ from minitransformer.attention.block_sparse import (
     BlockPattern,
     block_sparse_attention,
     complete_blocks,
-    side_by_side,
+    keys_of_both,
 )
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.recent import Kept, Recent
@@ -169,7 +169,7 @@ def _pattern(first: int, n: int, m: int, count: int, block: int, window: int) ->
     """Complete blocks, and beside them the last of m rows, for queries at first … first + n − 1."""
     blocks = complete_blocks(first, n, count, block)
     whole = blocks._replace(m=-(-count // TILE) * TILE)  # nobody sees the rows that fill the last tile
-    return side_by_side(whole, Window(window - 1)(n, m, causal=True))
+    return keys_of_both(whole, Window(window - 1)(n, m, causal=True))
 
 
 # --------------------------------------------------------------------------------------------- the layer

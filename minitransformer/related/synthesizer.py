@@ -118,19 +118,19 @@ class LogitsPullback(AroundAttention):
     inside = "softmax"
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:
-        dA, dV = self.aggregate(dY if self.batch is None else side_by_side(dY))
+        dA, dV = self.aggregate(dY if self.batch is None else samples_as_columns(dY))
         dS = unbroadcast(self.softmax(dA), self.shape)
-        return dS, dV if self.batch is None else one_by_one(dV, self.batch, dY.shape[-1])
+        return dS, dV if self.batch is None else columns_as_samples(dV, self.batch, dY.shape[-1])
 
 
-def side_by_side(X: Array) -> Array:
+def samples_as_columns(X: Array) -> Array:
     """(*batch, H, n, dv) to (H, n, batch · dv): the samples as columns of one matrix for each head."""
     *batch, H, n, dv = X.shape
     return X.reshape(math.prod(batch), H, n, dv).transpose(1, 2, 0, 3).reshape(H, n, math.prod(batch) * dv)
 
 
-def one_by_one(Y: Array, batch: tuple[int, ...], dv: int) -> Array:
-    """The inverse of `side_by_side`."""
+def columns_as_samples(Y: Array, batch: tuple[int, ...], dv: int) -> Array:
+    """The inverse of `samples_as_columns`."""
     H, n, _ = Y.shape
     return Y.reshape(H, n, math.prod(batch), dv).transpose(2, 0, 1, 3).reshape(*batch, H, n, dv)
 
@@ -150,9 +150,9 @@ def attend(logits: Logits, V: Array, *, causal: bool = False, mask: Array | None
     if A.ndim == V.ndim:
         Y, weighed = aggregate(A, V)
         return Y, LogitsPullback(normalise, weighed, logits.shape, None)
-    Y, weighed = aggregate(A, side_by_side(V))
+    Y, weighed = aggregate(A, samples_as_columns(V))
     batch = V.shape[:-3]
-    return one_by_one(Y, batch, V.shape[-1]), LogitsPullback(normalise, weighed, logits.shape, batch)
+    return columns_as_samples(Y, batch, V.shape[-1]), LogitsPullback(normalise, weighed, logits.shape, batch)
 
 
 # ---------------------------------------------------------------------------------------------- the core

@@ -16,7 +16,7 @@ from minitransformer.attention import (
     pool_blocks,
     pooled_attention,
 )
-from minitransformer.attention.block_sparse import TILE, block_pattern, side_by_side
+from minitransformer.attention.block_sparse import TILE, block_pattern, keys_of_both
 from minitransformer.attention.compressed.memory_compressed import compress
 from minitransformer.functional import rms_norm
 from minitransformer.models import LanguageModel
@@ -142,12 +142,12 @@ def test_patterns_side_by_side(n, m, count, radius):
     whole = -(-count // TILE) * TILE
     left = block_pattern(n, whole, lambda i, j: (j < count) & ((i * j) % 7 < 3))
     right = Window(radius)(n, m, causal=True)
-    both = side_by_side(left, right)
+    both = keys_of_both(left, right)
     assert (both.n, both.m) == (n, whole + m)
     assert np.array_equal(both.mask, np.concatenate([left.mask, right.mask], -1))
     assert both.pairs == left.pairs + right.pairs
     with pytest.raises(ValueError, match="keys should fill whole tiles of 64"):
-        side_by_side(block_pattern(n, whole + 1, lambda i, j: i >= j), right)
+        keys_of_both(block_pattern(n, whole + 1, lambda i, j: i >= j), right)
 
 
 # ------------------------------------------------------------------------------------------------ limiting cases
