@@ -3,17 +3,9 @@
 Everywhere SM = exp ⟨x, y⟩, z = x + y, and an estimate is the mean over m directions w. Rows are pairs: x and y (*batch, d).
 """
 
-import math
-
 import numpy as np
 
 from minitransformer.typing import Array
-
-
-def taylor_bound(t: Array, degree: int) -> Array:
-    """|e^t − Σ_{p ≤ degree} t^p/p!| ≤ |t|^(degree + 1)/(degree + 1)! · e^|t|."""
-    t = np.abs(t)
-    return t ** (degree + 1) / math.factorial(degree + 1) * np.exp(t)
 
 
 def square(x: Array) -> Array:

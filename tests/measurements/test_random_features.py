@@ -16,7 +16,6 @@ from minitransformer.measurements.random_features import (
     bound_orthogonal,
     smreg,
     softmax_kernel,
-    taylor_bound,
     variance_hyperbolic,
     variance_positive,
     variance_trigonometric,
@@ -88,11 +87,6 @@ def test_orthogonal_directions_vary_less_and_no_more_than_the_bound(pair, m):
     assert found.var() < variance_positive(*pair, m)
     assert found.var() < bound_orthogonal(*pair, m) + off
     assert bound_orthogonal(*pair, m) < variance_positive(*pair, m)
-
-
-def test_the_rest_of_a_series_by_hand():
-    """After 1 + t: t²/2 e^|t|."""
-    np.testing.assert_allclose(taylor_bound(np.array([1.0, -2]), 1), [math.e / 2, 2 * math.e**2])
 
 
 def test_the_bound_by_hand():
