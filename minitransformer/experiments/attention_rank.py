@@ -14,6 +14,7 @@ from minitransformer.attention.compressed import linformer_attention, nystrom_at
 from minitransformer.backend import backend
 from minitransformer.data.text import Text, decode, python_docs
 from minitransformer.functional import softmax
+from minitransformer.measurements.low_rank import held, held_of
 from minitransformer.measurements.rows import in_use
 from minitransformer.models import BERT, SequenceParams
 from minitransformer.models.bert_files import load_bert
@@ -60,7 +61,7 @@ def run(trial: Trial) -> dict[str, Any]:
     del params  # two BERTs at once would take twice the memory
     fresh, _, _, used_fresh, _ = _measure(model, model.init(np.random.default_rng(0)), tokens[:1], None)
     A, _ = softmax(Q @ K.mT / np.sqrt(d))
-    of_random = _held(np.linalg.svd(A, compute_uv=False)).mean(0)
+    of_random = held(A)[..., _first(trial.n)].mean(0)
     return {
         "text": {"name": python_docs().name, "sha256": python_docs().sha256},
         "trained": trained.round(4).tolist(),
@@ -85,10 +86,9 @@ def relative_error(Y: Array, want: Array) -> Array:
     return np.linalg.norm(Y - want, axis=(-2, -1)) / np.linalg.norm(want, axis=(-2, -1))
 
 
-def _held(sigma: Array) -> Array:
-    """Σ_{a ≤ r} σ_a / Σ_a σ_a for each r of RANKS; all of it where there are fewer than r."""
-    total = sigma.cumsum(-1)
-    return total[..., np.minimum(RANKS, sigma.shape[-1]) - 1] / total[..., -1:]
+def _first(n: int) -> Array:
+    """Where each r of RANKS stands among 1 … n; the last place for an r beyond n."""
+    return np.minimum(RANKS, n) - 1
 
 
 def heads_of(model: BERT, params: SequenceParams, tokens: Array) -> Iterator[tuple[Array, Array, Array, Array]]:
@@ -111,8 +111,9 @@ def _measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.
     for passage, row in enumerate(tokens):
         for block, (Q, K, V, A) in enumerate(heads_of(model, params, row[None])):
             left, sigma, right = np.linalg.svd(A)
-            curves[passage, block] = _held(sigma).mean(0)
-            quarter[passage, block] = (sigma.cumsum(-1) / sigma.sum(-1, keepdims=True))[:, len(row) // 4 - 1]
+            share = held_of(sigma)
+            curves[passage, block] = share[:, _first(len(row))].mean(0)
+            quarter[passage, block] = share[:, len(row) // 4 - 1]
             used[passage, block] = in_use(A).mean()
             ranks[passage, block] = np.linalg.matrix_rank(Q @ K.mT).max()
             if rng is not None:

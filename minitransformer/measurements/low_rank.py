@@ -11,7 +11,11 @@ from minitransformer.typing import Array
 
 def held(A: Array) -> Array:
     """Part of the sum of singular values that the r largest hold, r = 1 … n: (*batch, n, m) to (*batch, min(n, m))."""
-    sigma = np.linalg.svd(A, compute_uv=False)
+    return held_of(np.linalg.svd(A, compute_uv=False))
+
+
+def held_of(sigma: Array) -> Array:
+    """`held`, of singular values that are known, from the largest to the smallest, (*batch, n)."""
     return sigma.cumsum(-1) / sigma.sum(-1, keepdims=True)
 
 
