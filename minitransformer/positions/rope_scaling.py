@@ -23,6 +23,7 @@ from typing import Annotated
 import numpy as np
 
 from minitransformer.checks import frozen
+from minitransformer.positions.absolute import angular_frequencies, must_be_even
 from minitransformer.ranges import PositiveNumber, Range, so_many
 from minitransformer.typing import Array, checked
 
@@ -32,8 +33,9 @@ Scaling = Callable[[int, float, int], tuple[Array, float]]  # (d, base, length) 
 
 @checked
 def rope_frequencies(d: int, base: PositiveNumber = 10000.0) -> Array:
-    """ω_f = base^(−2f/d), f = 0 … d/2 − 1: the angle by which pair f turns from one position to the next."""
-    return base ** (-np.arange(0, d, 2) / d)
+    """ω_f = base^(−2f/d), f = 0 … d/2 − 1, as in sinusoids: the angle by which pair f turns from one position to the next."""
+    must_be_even(d, "d")
+    return angular_frequencies(d, base=base)
 
 
 def _must_rise(slow: float, fast: float) -> None:
