@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_items, tree_map, tree_size
 from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, padding_mask
+from minitransformer.backend import available
 from minitransformer.data.text import Text
 from minitransformer.models import Block, FeedForward, LanguageModel, SequenceModel, Stack
 from minitransformer.models.universal import HaltingParams, UniversalStack, combine, halting
@@ -370,14 +371,18 @@ def test_samples_and_padding_and_what_comes_later(rule, tier, dtype):
 
 
 @pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("tier", available()[1:])
 def test_tiers_agree(rule, tier):
     stack, X = stack_of(4, rule), rows(B, N)
     params = some(stack)
     with mt.backend("numpy"):
         Y, pullback = stack(params, X)
-    Z, back = stack(params, X)
+        want = pullback(X)
+    with mt.backend(tier):
+        Z, back = stack(params, X)
+        found = back(X)
     np.testing.assert_allclose(Z, Y, atol=1e-11)
-    for (path, a), (_, b) in zip(tree_items(back(X)), tree_items(pullback(X)), strict=True):
+    for (path, a), (_, b) in zip(tree_items(found), tree_items(want), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-10, err_msg=path)
 
 

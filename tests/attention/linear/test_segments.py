@@ -24,6 +24,7 @@ from minitransformer.attention.core import Core
 from minitransformer.attention.delta_rule import opened, unit
 from minitransformer.attention.kernel_attention import FeatureAttention
 from minitransformer.attention.linear.memory import Memory
+from minitransformer.backend import available
 from minitransformer.pullback import tree_add, tree_items
 
 B, R, DV = 2, 3, 5
@@ -97,6 +98,7 @@ def test_a_text_in_segments_is_the_whole_text(kind, edges, tier):
 @kinds
 @pytest.mark.parametrize(("r", "dv"), [(3, 5), (70, 6), (5, 70), (64, 64)])
 @pytest.mark.parametrize("n", [1, 2, 33, 64])
+@pytest.mark.parametrize("tier", available()[1:])
 def test_all_tiers_agree(kind, n, r, dv, tier):
     """More rows than go through together, more columns than a panel, and neither."""
     arrays, state = inputs(kind, n, r, dv)
