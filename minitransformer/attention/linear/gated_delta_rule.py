@@ -41,8 +41,6 @@ class GatedDeltaPullback(Pullback):
 
     def __call__(self, dY: Any) -> tuple[Array, ...]:
         dY, dS = (dY, None) if self.initial is None else dY
-        if dY.shape != self.E.shape:
-            raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.E.shape}")
         log_decay = by_channel(self.log_decay, self.K)
         if loops := loops_in("scan"):
             ends = None if dS is None else (self.initial, self.S, dS)

@@ -81,8 +81,6 @@ class FadingPullback(Pullback):
 
     def __call__(self, dY: Any) -> tuple[Array, ...]:
         dY, dS = (dY, None) if self.initial is None else dY
-        if dY.shape != self.V.shape:
-            raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.V.shape}")
         Q, K, V, log_decay = self.Q, self.K, self.V, by_channel(self.log_decay, self.K)
         if loops := loops_in("scan"):
             ends = None if dS is None else (self.initial, self.S, dS)
