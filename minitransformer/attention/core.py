@@ -19,7 +19,7 @@ from minitransformer.arrays import must_broadcast, one_dtype
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.checks import refuse_init
-from minitransformer.gather_scatter import refuse_other_heads
+from minitransformer.gather_scatter import heads_fit, refuse_other_heads
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import so_many
@@ -213,9 +213,7 @@ class Core(Part):
         if self.key_heads is not None:
             wanted = {"Q": (*known, n, d), "K": (*known, m, d), "V": (*heads, m, V.shape[-1])}
         else:
-            groups = self.groups and len(heads) == len(known) > 0 and heads[:-1] == known[:-1] and known[-1] > 0
-            if not groups or heads[-1] % known[-1]:
-                known = heads
+            known = known if self.groups and heads_fit(K, tuple(heads)) else heads
             wanted = {"K": (*known, m, d), "V": (*known, m, V.shape[-1])}
         wanted |= {name: (*heads, n, width) for name, width in self.streams.items()}
         for name, shape in wanted.items():
