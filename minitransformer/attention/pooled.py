@@ -28,12 +28,11 @@ from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.attention.core import seen_tokens, where_seen
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.multi_head import HeadsPullback
-from minitransformer.attention.pooled_layer import BlocksPullback, PooledLayer, turns
-from minitransformer.attention.projected import Projection
+from minitransformer.attention.pooled_layer import BlocksPullback, PooledLayer, PooledLayerPullback, turns
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear, softmax
-from minitransformer.gather_scatter import merge_heads, split_heads, unbroadcast
+from minitransformer.gather_scatter import merge_heads, unbroadcast
 from minitransformer.marks import DecodingState
 from minitransformer.positions.rope import RotatePullback
 from minitransformer.pullback import Pullback
@@ -194,8 +193,8 @@ class PooledParams(NamedTuple):
     W_o: Array
 
 
-class PooledPullback(AroundAttention):
-    """Combine, turn forward again what was turned back, attend, and on three ways to X."""
+class PooledPullback(PooledLayerPullback):
+    """To the rows of tokens and of blocks, and through them to X."""
 
     q: HeadsPullback
     c: HeadsPullback
@@ -206,13 +205,8 @@ class PooledPullback(AroundAttention):
     heads: int
 
     def __call__(self, dY: Array) -> tuple[PooledParams, Array]:
-        dheads, dW_o = self.o(dY)
-        dQ, dC, dE, dsink = self.attention(self.turn(split_heads(dheads, self.heads)))
-        dX_q, dW_q, _, dgamma_q = self.q(dQ)
-        dX_c, dW_c, _, dgamma_c = self.c(dC[..., None, :, :])
-        dX_e, *dblocks = self.blocks(dE)
-        dparams = PooledParams(dW_q, dgamma_q, dW_c, dgamma_c, *dblocks, dsink, dW_o)  # type: ignore[arg-type,call-arg]
-        return dparams, dX_q + dX_c + dX_e
+        dparams, dX = self.to_rows(dY)
+        return PooledParams(*dparams), dX
 
 
 class PooledState(DecodingState):
@@ -262,26 +256,14 @@ class Pooled(PooledLayer):
         seen = seen_tokens(mask, X)
         Q, q = self._rows(X, params.W_q, params.gamma_q, self.heads)
         C, c = self._rows(X, params.W_c, params.gamma_c, 1)
-        (rows, e), (Z, z) = linear(X, params.W_e), linear(X, params.W_z)
-        E, blocks = self._pooled(params, rows, Z, 0, seen)
+        own = params.W_e, params.W_z, params.beta, params.gamma_e
+        E, blocks = self._blocks(pool_blocks, X, *own, self.rotate, seen)
         Y, attention = pooled_attention(
             Q, C[..., 0, :, :], E, params.sink, block=self.block, window=self.window, mask=seen
         )
         back, turn = turns(self.rotate, slice(0, X.shape[-2]), X.dtype)
         Y, o = linear(merge_heads(back(Y)), params.W_o)
-        return Y, PooledPullback(q, c, BlocksPullback(e, z, *blocks), attention, turn, o, self.heads)
-
-    def _pooled(
-        self, params: PooledParams, rows: Array, Z: Array, first: int, seen: Array | None = None
-    ) -> tuple[Array, tuple[PoolPullback, Pullback, Pullback]]:
-        """The rows of complete blocks, of which the first begins at position `first`: pooled, normed and turned."""
-        E, pooling = pool_blocks(rows, Z, params.beta, mask=seen)
-        E, after = self._placed(E, params.gamma_e, self.rotate, first)
-        return E, (pooling, *after)
-
-    def projections(self, params: PooledParams) -> list[Projection]:
-        """The queries and the row of a token, normed and turned; what a block is pooled from, and by which weights."""
-        return self._projections(params)
+        return Y, PooledPullback(q, c, blocks, attention, turn, o, self.heads)
 
     def _go_on(self, params: PooledParams, arrays: list[Array], state: PooledState | None) -> tuple[Array, PooledState]:
         """O((w + m/s) d) for each head and one token after m others: a block is pooled once, when it is complete."""
@@ -297,7 +279,8 @@ class Pooled(PooledLayer):
         n, first = Q.shape[-2], state.length
         rows, Z, blocks = np.concatenate([state.E, rows], -2), np.concatenate([state.Z, Z], -2), state.blocks
         if over := rows.shape[-2] // self.block * self.block:
-            E, _ = self._pooled(params, rows[..., :over, :], Z[..., :over, :], blocks.length * self.block)
+            E, _ = pool_blocks(rows[..., :over, :], Z[..., :over, :], params.beta)
+            E, _ = self._placed(E, params.gamma_e, self.rotate, blocks.length * self.block)
             blocks = blocks.extended(E[..., None, :, :], E[..., None, :, :0])
             rows, Z = rows[..., over:, :].copy(), Z[..., over:, :].copy()
         recent = state.recent.extended(C, C[..., :0])

@@ -25,7 +25,7 @@ from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.multi_head import HeadsPullback
 from minitransformer.attention.pool_pairs import pool_pairs
 from minitransformer.attention.pooled import Pooled
-from minitransformer.attention.pooled_layer import BlocksPullback, PooledLayer, turns
+from minitransformer.attention.pooled_layer import BlocksPullback, PooledLayer, PooledLayerPullback, turns
 from minitransformer.attention.projected import Projection
 from minitransformer.attention.selected.chosen import ChosenPullback, attend_to_chosen
 from minitransformer.attention.selected.gathered import rows_at
@@ -129,8 +129,8 @@ class PooledIndexerParams(NamedTuple):
     gamma_i: Array
 
 
-class PooledIndexerPullback(AroundAttention):
-    """Two ways back that never meet: dY to the rows and to X, as in `PooledPullback`, and the added loss to the indexer alone."""
+class PooledIndexerPullback(PooledLayerPullback):
+    """Two ways back that never meet: dY to the rows and to X, and the added loss to the indexer alone."""
 
     q: HeadsPullback
     c: HeadsPullback
@@ -148,17 +148,12 @@ class PooledIndexerPullback(AroundAttention):
     dadded: float = 0.0
 
     def __call__(self, dY: Array) -> tuple[PooledIndexerParams, Array]:
-        dheads, dW_o = self.o(dY)
-        dQ, dC, dE, dsink = self.attention(self.turn(split_heads(dheads, self.heads)))
-        dX_q, dW_q, _, dgamma_q = self.q(dQ)
-        dX_c, dW_c, _, dgamma_c = self.c(dC[..., None, :, :])
-        dX_e, *dblocks = self.blocks(dE)
+        dparams, dX = self.to_rows(dY)
         dQ_i, dK_i, dw = self.lesson(self.weight * self.dadded)
         _, dU_q, _, _ = self.asks(dQ_i)
         _, dU_w = self.w(dw)
         _, *dsmall = self.small(dK_i)
-        dparams: Any = dW_q, dgamma_q, dW_c, dgamma_c, *dblocks, dsink, dW_o, dU_q, dU_w, *dsmall
-        return PooledIndexerParams(*dparams), dX_q + dX_c + dX_e
+        return PooledIndexerParams(*dparams, dU_q, dU_w, *dsmall), dX  # type: ignore[call-arg]
 
 
 class PooledIndexerState(DecodingState):
@@ -239,8 +234,10 @@ class PooledIndexer(PooledLayer):
         seen, n = seen_tokens(mask, X), X.shape[-2]
         Q, q = self._rows(X, params.W_q, params.gamma_q, self.heads)
         C, c = self._rows(X, params.W_c, params.gamma_c, 1)
-        E, blocks = self._blocks(X, params.W_e, params.W_z, params.beta, params.gamma_e, self.rotate, seen)
-        K_i, small = self._blocks(X, params.U_e, params.U_z, params.beta_i, params.gamma_i, self.rotate_small, seen)
+        own = params.W_e, params.W_z, params.beta, params.gamma_e
+        E, blocks = self._blocks(pool_pairs, X, *own, self.rotate, seen)
+        own = params.U_e, params.U_z, params.beta_i, params.gamma_i
+        K_i, small = self._blocks(pool_pairs, X, *own, self.rotate_small, seen)
         Q_i, asks = linear(X, params.U_q)
         Q_i, turn_i = self.rotate_small.turn(split_heads(Q_i, self.small), length=n)
         w, of_w = linear(X, params.U_w)
@@ -251,18 +248,9 @@ class PooledIndexer(PooledLayer):
         loss, back = lesson(Q_i, K_i, w, chosen, given, seen)
         turned_back, turn = turns(self.rotate, slice(0, n), X.dtype)
         Y, o = linear(merge_heads(turned_back(Y)), params.W_o)
-        own = q, c, blocks, attention, turn, o, self.heads
+        rows = q, c, blocks, attention, turn, o, self.heads
         indexer = back, HeadsPullback(asks, self.small, turn_i), of_w, small, self.weight, float(self.weight * loss)
-        return Y, PooledIndexerPullback(*own, *indexer)
-
-    def _blocks(
-        self, X: Array, W_e: Array, W_z: Array, beta: Array, gamma: Array, rotate: RoPE, seen: Array | None
-    ) -> tuple[Array, BlocksPullback]:
-        """A row for each complete block, from X; and a pullback: dX, dW_e, dW_z, dbeta, dgamma."""
-        (rows, e), (Z, z) = linear(X, W_e), linear(X, W_z)
-        E, pooling = pool_pairs(rows, Z, beta, mask=seen)
-        E, after = self._placed(E, gamma, rotate, 0)
-        return E, BlocksPullback(e, z, pooling, *after)
+        return Y, PooledIndexerPullback(*rows, *indexer)
 
     def _there(self, seen: Array) -> Array:
         """Whether any token of a block, or of the one before it, is there, (*batch, 1, blocks)."""
@@ -280,7 +268,7 @@ class PooledIndexer(PooledLayer):
         """As in `Pooled`, and for the indexer its queries, not yet turned, and weights; and what its keys are pooled from."""
         asks = Projection(params.U_q, None, self.small, self.narrow)
         rows = (Projection(W, None, None, W.shape[1]) for W in (params.U_w, params.U_e, params.U_z))
-        return [*self._projections(params), asks, *rows]
+        return [*super().projections(params), asks, *rows]
 
     def _go_on(
         self, params: PooledIndexerParams, arrays: list[Array], state: PooledIndexerState | None

@@ -1,11 +1,13 @@
 """What the layers of pooled attention have in common: rows that are key and value at once, and where rows of blocks stand."""
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from minitransformer.arrays import refuse_indivisible, uniform
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.multi_head import HeadsPullback
 from minitransformer.attention.projected import Projected, Projection
 from minitransformer.checks import frozen
@@ -15,6 +17,8 @@ from minitransformer.positions.rope import RoPE, RotatePullback
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array
+
+Pool = Callable[..., tuple[Array, Pullback]]  # pool(C, Z, beta, mask=seen): a row for each complete block
 
 
 class BlocksPullback(Pullback):
@@ -31,6 +35,19 @@ class BlocksPullback(Pullback):
         dC, dZ, dbeta = self.pool(dE)
         (dX_e, dW_e), (dX_z, dW_z) = self.e(dC), self.z(dZ)
         return dX_e + dX_z, dW_e, dW_z, dbeta, dgamma
+
+
+class PooledLayerPullback(AroundAttention, named=False):
+    """What comes back to X in both layers: combine, turn forward again what was turned back, attend, and on three ways to X."""
+
+    def to_rows(self, dY: Array) -> tuple[tuple[Array, ...], Array]:
+        """dY to the gradients of the fields of `PooledParams`, and dX."""
+        dheads, dW_o = self.o(dY)
+        dQ, dC, dE, dsink = self.attention(self.turn(split_heads(dheads, self.heads)))
+        dX_q, dW_q, _, dgamma_q = self.q(dQ)
+        dX_c, dW_c, _, dgamma_c = self.c(dC[..., None, :, :])
+        dX_e, *dblocks = self.blocks(dE)
+        return (dW_q, dgamma_q, dW_c, dgamma_c, *dblocks, dsink, dW_o), dX_q + dX_c + dX_e
 
 
 def turns(rotate: RoPE, places: slice, dtype: np.dtype) -> tuple[RotatePullback, RotatePullback]:
@@ -98,13 +115,22 @@ class PooledLayer(Projected):
         Y, turn = self.rotate.turn(Y, length=X.shape[-2])
         return Y, HeadsPullback(projection, heads, turn, norm=norm)
 
+    def _blocks(
+        self, pool: Pool, X: Array, W_e: Array, W_z: Array, beta: Array, gamma: Array, rotate: RoPE, seen: Array | None
+    ) -> tuple[Array, BlocksPullback]:
+        """A row for each complete block, pooled from X in one of two ways; and a pullback: dX, dW_e, dW_z, dbeta, dgamma."""
+        (rows, e), (Z, z) = linear(X, W_e), linear(X, W_z)
+        E, pooling = pool(rows, Z, beta, mask=seen)
+        E, after = self._placed(E, gamma, rotate, 0)
+        return E, BlocksPullback(e, z, pooling, *after)
+
     def _placed(self, E: Array, gamma: Array, rotate: RoPE, first: int) -> tuple[Array, tuple[Pullback, Pullback]]:
         """Rows of blocks, normed, and turned as the first tokens of these blocks; the first block begins at position `first`."""
         E, norm = rms_norm(E, gamma)
         back, turn = turns(rotate, slice(first, first + E.shape[-2] * self.block, self.block), E.dtype)
         return turn(E), (norm, back)
 
-    def _projections(self, params: Any) -> list[Projection]:
+    def projections(self, params: Any) -> list[Projection]:
         """The queries and the row of a token, normed and turned; what a block is pooled from, and by which weights."""
         W_q, gamma_q, W_c, gamma_c, W_e, W_z, *_ = params
         own = Projection(W_q, None, self.heads, self.d, gamma_q, True), Projection(W_c, None, 1, self.d, gamma_c, True)
