@@ -4,10 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from minitransformer.attention import causal_mask, padding_mask, scores
-from minitransformer.figures.style import WEIGHTS, figure, outer_labels
+from minitransformer.figures.style import figure, outer_labels, weights_and_hatches
 from minitransformer.functional import softmax
 from minitransformer.typing import Array
 
@@ -37,14 +36,9 @@ def draw(data: Masks) -> Figure:
     """One panel for each pattern: colour is weight, hatched is hidden."""
     fig, axes = figure(2, 2, width=10, height=10.5, sharex=True, sharey=True)
     for ax, (name, mask) in zip(axes.flat, data.masks.items(), strict=True):
-        n, m = mask.shape
-        edges = (0.5, m + 0.5, m + 0.5, m - n + 0.5)  # the n queries are the last n of the m positions
-        hidden = {"facecolor": "white", "edgecolor": "0.75", "hatch": "////", "linewidth": 0, "zorder": -1}
-        ax.add_patch(Rectangle((0.5, m - n + 0.5), m, n, **hidden))  # seen where nothing is drawn
-        image = ax.imshow(np.ma.masked_where(~mask, data.weights[name]), cmap=WEIGHTS, vmin=0, vmax=1, extent=edges)
+        image = weights_and_hatches(ax, data.weights[name], ~mask)
         ax.set_title(name)
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
+    m = mask.shape[-1]
     axes[0, 0].set(xticks=range(1, m + 1), yticks=range(1, m + 1), ylim=(m + 0.5, 0.5))
     outer_labels(axes, "key $j$", "query $i$")
     fig.colorbar(image, ax=axes, label="weight $A_{ij}$", location="bottom", shrink=0.6, aspect=30)

@@ -4,10 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from minitransformer.attention import pool_blocks, pooled_attention
-from minitransformer.figures.style import WEIGHTS, figure
+from minitransformer.figures.style import figure, weights_and_hatches
 from minitransformer.typing import Array
 
 BLOCK, WINDOW = 8, 6
@@ -41,15 +40,10 @@ def draw(data: PooledBlocks) -> Figure:
     for ax, weights, title in zip(
         axes, (data.tokens, spread), ("tokens, one by one", "blocks, a row each"), strict=True
     ):
-        none = {"facecolor": "white", "edgecolor": "0.75", "hatch": "////", "linewidth": 0, "zorder": -1}
-        ax.add_patch(Rectangle((0.5, 0.5), n, n, **none))
-        seen = np.ma.masked_where(weights == 0, weights)
-        image = ax.imshow(seen, cmap=WEIGHTS, vmin=0, vmax=MOST, extent=(0.5, n + 0.5, n + 0.5, 0.5))
+        image = weights_and_hatches(ax, weights, weights == 0, most=MOST)
         for border in range(block, n, block):
             ax.axvline(border + 0.5, color="0.4", linewidth=0.8)
         ax.set(title=title, xlabel="token $j$")
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
     places = range(8, n + 1, 8)
     axes[0].set(xticks=places, yticks=places, ylim=(n + 0.5, 0.5), ylabel="query $i$")
     bar = {"location": "bottom", "shrink": 0.6, "aspect": 30, "extend": "max"}

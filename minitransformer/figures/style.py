@@ -12,6 +12,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from minitransformer import files
@@ -82,6 +83,21 @@ def outer_labels(axes: Any, x: str, y: str) -> None:
         ax.set_ylabel(y)
     for ax in axes[-1]:
         ax.set_xlabel(x)
+
+
+def weights_and_hatches(ax: Any, A: Any, hidden: Any, *, most: float = 1.0) -> Any:
+    """Draw weights A (n, m) in the colours of WEIGHTS, `most` and more the darkest, and hatch the pairs that are hidden.
+
+    The n queries are the last n of the m positions, which are counted from 1. Returns the image, for a bar of colours.
+    """
+    n, m = A.shape
+    hatches = {"facecolor": "white", "edgecolor": "0.75", "hatch": "////", "linewidth": 0, "zorder": -1}
+    ax.add_patch(Rectangle((0.5, m - n + 0.5), m, n, **hatches))  # seen where nothing is drawn
+    edges = (0.5, m + 0.5, m + 0.5, m - n + 0.5)
+    image = ax.imshow(np.ma.masked_where(hidden, A), cmap=WEIGHTS, vmin=0, vmax=most, extent=edges)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    return image
 
 
 def minuses(ax: Any, Z: Any, top: float, *, side: int = 1) -> None:

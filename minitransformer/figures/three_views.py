@@ -2,10 +2,9 @@
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from minitransformer.attention.selected import nsa_attention
-from minitransformer.figures.style import WEIGHTS, figure, outer_labels
+from minitransformer.figures.style import figure, outer_labels, weights_and_hatches
 from minitransformer.typing import Array
 
 BLOCK, CHOSEN, WINDOW = 4, 4, 5
@@ -32,15 +31,10 @@ def draw(data: dict[str, Array]) -> Figure:
     fig, axes = figure(2, 2, width=10, height=10.8, sharex=True, sharey=True)
     for ax, (name, weights) in zip(axes.flat, data.items(), strict=True):
         n = len(weights)
-        none = {"facecolor": "white", "edgecolor": "0.75", "hatch": "////", "linewidth": 0, "zorder": -1}
-        ax.add_patch(Rectangle((0.5, 0.5), n, n, **none))
-        seen = np.ma.masked_where(weights == 0, weights)
-        image = ax.imshow(seen, cmap=WEIGHTS, vmin=0, vmax=MOST, extent=(0.5, n + 0.5, n + 0.5, 0.5))
+        image = weights_and_hatches(ax, weights, weights == 0, most=MOST)
         for border in range(BLOCK, n, BLOCK):
             ax.axvline(border + 0.5, color="0.4", linewidth=0.8)
         ax.set_title(name)
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
     places = range(2 * BLOCK, n + 1, 2 * BLOCK)
     axes[0, 0].set(xticks=places, yticks=places, ylim=(n + 0.5, 0.5))
     outer_labels(axes, "key $j$", "query $i$")
