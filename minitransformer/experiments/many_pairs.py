@@ -40,8 +40,7 @@ def run(trial: Trial) -> dict[str, Any]:
     model, params = trained(task, trial, trial.attention, depth=1)
     found: dict[str, Any] = {"parameters": tree_size(params)}
     for pairs in PAIRS:
-        batch = task.of(pairs, 200, np.random.default_rng(1))
-        right = model(params, batch.tokens)[0][:, -pairs:].argmax(-1) == batch.targets
+        right, batch = answered(task, pairs, model, params)
         found[f"{pairs} pairs"] = round(float(right.mean()), 4)
         found[f"{pairs} pairs, once"] = round(float(right[~batch.rewritten].mean()), 4)
         found[f"{pairs} pairs, rewritten"] = round(float(right[batch.rewritten].mean()), 4)
@@ -56,6 +55,12 @@ def trained(task: "ManyPairs", trial: Any, attention: str, *, depth: int) -> tup
     )
     training = usual_training(trial.steps, 64, 1e-2, trial.seed, warmup=trial.steps // 20)
     return model, train(model, task, training, progress=False).params
+
+
+def answered(task: "ManyPairs", pairs: int, model: SequenceModel, params: Tree) -> tuple[Array, "Asked"]:
+    """Which answers are right on 200 sequences with this number of pairs, (200, pairs), always the same; and the sequences."""
+    batch = task.of(pairs, 200, np.random.default_rng(1))
+    return model(params, batch.tokens)[0][:, -pairs:].argmax(-1) == batch.targets, batch
 
 
 class Asked(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.arrays import orders
-from minitransformer.experiments.many_pairs import KEYS, VALUES, Asked, ManyPairs, trained
+from minitransformer.experiments.many_pairs import KEYS, VALUES, Asked, ManyPairs, answered, trained
 from minitransformer.pullback import tree_size
 
 IN_A_TEST = {"steps": 3}
@@ -43,8 +43,7 @@ def run(trial: Trial) -> dict[str, Any]:
     model, params = trained(task, trial, attention, depth=depth)
     found: dict[str, Any] = {"parameters": tree_size(params)}
     for pairs in PAIRS:
-        batch = task.of(pairs, 200, np.random.default_rng(1))
-        right = model(params, batch.tokens)[0][:, -pairs:].argmax(-1) == batch.targets
+        right, _ = answered(task, pairs, model, params)
         found[f"{pairs} pairs"] = round(float(right.mean()), 4)
     return found
 
