@@ -22,6 +22,7 @@ from minitransformer.models import LanguageModel
 from minitransformer.positions import RoPE
 from minitransformer.pullback import random_like, tree_items, tree_map
 from tests.pieces import in_pieces
+from tests.waves import waves
 
 STORED = Path(__file__).parent / "data" / "latent.json"
 B, H, N, M, D, R, DR, DV = 2, 3, 4, 6, 5, 7, 2, 4
@@ -206,12 +207,6 @@ def test_a_gate_for_each_channel_stands_between_the_products_and_one_for_each_he
 
 
 # ------------------------------------------------------------------------------------------------ DeepSeek's own
-
-
-def waves(shape, k):
-    """Numbers that need no file."""
-    i = np.arange(math.prod(shape), dtype=float)
-    return np.sin(0.7 * i * i + k).reshape(shape)
 
 
 @pytest.mark.parametrize("query_rank", [None, 6])

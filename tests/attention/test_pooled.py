@@ -23,6 +23,7 @@ from minitransformer.models import LanguageModel
 from minitransformer.positions import RoPE
 from minitransformer.pullback import random_like, tree_items, tree_map
 from tests.pieces import in_pieces
+from tests.waves import waves
 
 STORED = Path(__file__).parent / "data" / "pooled.json"
 B, H, M, D, S, W = 2, 3, 11, 4, 3, 4
@@ -280,12 +281,6 @@ def test_two_ways_to_go_on_from_one_state_do_not_meet():
 
 
 # ------------------------------------------------------------------------------------------------ DeepSeek's own
-
-
-def waves(shape, k):
-    """Numbers that need no file."""
-    i = np.arange(math.prod(shape), dtype=float)
-    return np.sin(0.7 * i * i + k).reshape(shape)
 
 
 @pytest.mark.parametrize(("block", "window"), [(4, 5), (3, 1), (8, 20)])

@@ -20,18 +20,14 @@ from minitransformer.attention import (
 )
 from minitransformer.attention.selected import index_scores
 from minitransformer.models import LanguageModel
-from minitransformer.pullback import random_like, tree_items, tree_map, with_added
-from tests.attention.test_pooled import waves
+from minitransformer.pullback import tree_items, tree_map, with_added
+from tests.attention.test_pooled import rows, some
 from tests.pieces import in_pieces
+from tests.waves import waves
 
 STORED = Path(__file__).parent / "data" / "pooled_indexer.json"
 B, H, M, D, S, W = 2, 3, 11, 4, 3, 4
 HIDES = np.array([[1, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1], [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0]], bool)
-
-
-def rows(seed, *shapes):
-    rng = np.random.default_rng(seed)
-    return [rng.standard_normal(shape) for shape in shapes]
 
 
 # --------------------------------------------------------------------------------------------- pairs of blocks
@@ -152,10 +148,6 @@ LAYERS = {
     "one token a block": PooledIndexer(24, 3, block=1, window=2, chosen=4, small=7),
 }
 layers = pytest.mark.parametrize("name", LAYERS)
-
-
-def some(layer, seed=10):
-    return random_like(layer.init(np.random.default_rng(0), np.float64), np.random.default_rng(seed))
 
 
 def turned(x, position, base, channels):

@@ -11,6 +11,7 @@ from minitransformer.attention.linear import Performer
 from minitransformer.models import EncoderDecoder
 from minitransformer.positions import sinusoids
 from minitransformer.pullback import added_losses, with_added
+from tests.models.test_stack import without_effect
 
 pytestmark = pytest.mark.usefixtures("definitions")
 
@@ -29,10 +30,6 @@ def some(model, size=0.5):
     """Parameters at which nothing hides: random gains and biases; not too large, or softmax has made up its mind."""
     rng = np.random.default_rng(3)
     return tree_map(lambda a: size * a, random_like(model.init(rng, np.float64), rng))
-
-
-def without_effect(params):
-    return [path for path, _ in tree_items(params, "params") if path.endswith("b_k")]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Published architectures: the logits of transformers' own classes, their sizes, their files, and what is refused."""
 
 import json
-import math
 import re
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
 from tests.models.translated import TRANSLATED
 from tests.pieces import in_pieces
+from tests.waves import waves
 
 STORED = json.loads((Path(__file__).parent / "data" / "published.json").read_text())
 TOKENS = np.array([[3, 1, 4, 1, 5, 9, 2, 6], [10, 0, 7, 7, 8, 2, 1, 0]])
@@ -29,15 +29,11 @@ PUBLISHED = {f.__name__: f for f in (gpt2, llama, gpt_oss, deepseek_v2_lite, qwe
 READ = [name for name in STORED if name not in TRANSLATED]
 
 
-def waves(shape, k):
-    """Numbers that need no file."""
-    i = np.arange(math.prod(shape), dtype=float)
-    return 0.7 * np.sin(0.7 * i * i + k).reshape(shape)
-
-
 def tensors(name, dtype=np.float64):
     """What is in the file of a case."""
-    return {each: waves(shape, k).astype(dtype) for k, (each, shape) in enumerate(STORED[name]["tensors"].items())}
+    return {
+        each: (0.7 * waves(shape, k)).astype(dtype) for k, (each, shape) in enumerate(STORED[name]["tensors"].items())
+    }
 
 
 def write(folder, name, *, config=None, **others):
@@ -57,7 +53,7 @@ def keys_biases(name, model, kind):
 def same_as_stored(name, logits, tolerance):
     stored = STORED[name]
     assert np.allclose(logits[:, [0, 3, 7], :4], stored["logits"], rtol=tolerance, atol=tolerance)
-    assert abs(np.vdot(logits, waves(logits.shape, 30)) - stored["overlap"]) < 30 * tolerance
+    assert abs(np.vdot(logits, 0.7 * waves(logits.shape, 30)) - stored["overlap"]) < 30 * tolerance
 
 
 # ------------------------------------------------------------------------------------------------- the same logits
@@ -104,9 +100,9 @@ def test_so_is_the_gradient_of_every_tensor(name, tmp_path):
     weights = tensors(name)
     model, params = read(weights)
     logits, pullback = model(params, TOKENS)
-    gradient, start = tree_leaves(pullback(waves(logits.shape, 30))), tree_leaves(params)
+    gradient, start = tree_leaves(pullback(0.7 * waves(logits.shape, 30))), tree_leaves(params)
     for tensor, W in weights.items():
-        moved = tree_leaves(read(weights | {tensor: W + waves(W.shape, 40)})[1])
+        moved = tree_leaves(read(weights | {tensor: W + 0.7 * waves(W.shape, 40)})[1])
         slope = sum(np.vdot(d, after - before) for d, after, before in zip(gradient, moved, start, strict=True))
         assert np.isclose(slope, STORED[name]["slopes"][tensor], rtol=1e-9, atol=1e-9), tensor
 

@@ -13,6 +13,7 @@ from minitransformer.models import BERT, LanguageModel, Norm, SequenceModel
 from minitransformer.positions import DynamicNTK, LearnedPositions, NoPositions, RoPE, SinusoidalPositions, sinusoids
 from minitransformer.positions.absolute import LearnableSinusoids
 from minitransformer.pullback import first_nonfinite
+from tests.models.test_stack import without_effect
 from tests.pieces import in_pieces
 
 pytestmark = pytest.mark.usefixtures("definitions")
@@ -43,10 +44,6 @@ def some(model):
     """Parameters at which nothing hides: random gains and biases; not too large, or softmax has made up its mind."""
     rng = np.random.default_rng(2)
     return tree_map(lambda a: 0.5 * a, random_like(model.init(rng, np.float64), rng))
-
-
-def without_effect(params):
-    return [path for path, _ in tree_items(params, "params") if path.endswith("b_k")]
 
 
 # ---------------------------------------------------------------------------------------------- gradients

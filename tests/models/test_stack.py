@@ -43,6 +43,7 @@ def some(stack):
 
 
 def without_effect(params):
+    """A bias of the keys moves all scores of a query by one number, which softmax does not see."""
     return [path for path, _ in tree_items(params, "params") if path.endswith("b_k")]
 
 
