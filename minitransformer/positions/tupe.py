@@ -4,8 +4,8 @@
 
 Two scores of variance d make a sum of variance 2d: hence √(2d). TUPE-A is without b, TUPE-R has the buckets of T5.
 [CLS], the first token, stands for all of the text and not for a place in it: so its row of the positional scores is θ_1, a
-learned number of each head, and the rest of its column is θ_2. (Softmax does not see a number that is added to a whole row: θ_1
-is in the published model, and its gradient is 0.)
+learned number of each head, and the rest of its column is θ_2; neither is divided. (Softmax does not see a number that is
+added to a whole row: θ_1 is in the published model, and its gradient is 0.)
 """
 
 import math
