@@ -180,7 +180,8 @@ def hopfield_attention(
     beta       the inverse temperature: a number, or an array of one for each head that broadcasts to *batch and has a
                gradient; 1/√d by default
     steps      how often a query is compared with the keys at most, the reading included: 1 is attention
-    tolerance  a query in a head has settled when an update surely changes its weights by less, ‖p′ − p‖₂ ≤ √(β⟨Δ, Δ′⟩)
+    tolerance  a query in a head has settled when an update surely changes its weights by less, ‖p′ − p‖₂ ≤ √(β⟨Δ, Δ′⟩); it
+               makes the update Δ′, too, and then it reads
     gradient   "unrolled", back through every update; or "implicit", at the fixed point: one update is remembered whatever
                their number, the query gets the gradient zero, and a query that has not settled gets one that is not right
     mask       True where query i sees key j; must broadcast to (*batch, n, m). A query that sees no key gives zeros
