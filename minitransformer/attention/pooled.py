@@ -228,7 +228,8 @@ class Pooled(PooledLayer):
     block        s, tokens in a block; 128 in DeepSeek-V4
     window       w, how many of the last tokens are seen one by one, whether or not their block is complete; 128 there
     head_width   d, the width of a row and of each head; D/H by default, but 8 D/H there
-    rotary       channels that are turned; half of them if None, in whole pairs. A block stands where its first token does
+    rotary       how many channels are turned, the first ones; half of them if None, in whole pairs. A block stands where its
+                 first token does
     base         of their angles, as in RoPE. So it knows where tokens stand, and needs no other encoding
     chosen, …    in a model, "pooled:chosen=16" lets queries choose among the blocks; small, narrow and weight are of its indexer,
                  as `PooledIndexer` says
