@@ -185,8 +185,8 @@ class PooledIndexer(PooledLayer):
     block, window, head_width, rotary, base    as in `Pooled`
 
     The loss is KL(p_i ‖ softmax I_i) over the chosen blocks, with p_i what the heads give to them, sinks left out, as in
-    `Indexer`; the code in huggingface/transformers has none. Equal blocks have equal scores but for rounding: which of them
-    is chosen may then differ between a text and its steps.
+    `Indexer`; the report prints none, and the code in huggingface/transformers has none. Equal blocks have equal scores but for
+    rounding: which of them is chosen may then differ between a text and its steps.
 
     source       DeepSeek-AI 2026 (DeepSeek-V4), its compressed sparse attention, equations 9 to 17. There queries, the indexer's
                  too, come from a latent
