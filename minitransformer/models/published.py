@@ -58,7 +58,8 @@ def llama(
 
     base     of the angles, `rope_theta` in its files. Longer texts by other frequencies: RoPE(…, scaling=…)
     head_width   d, if it is not D/H
-    source   Touvron et al. 2023, Grattafiori et al. 2024, and `modeling_llama.py` in huggingface/transformers
+    source   Touvron et al. 2023, Grattafiori et al. 2024, and `modeling_llama.py` in huggingface/transformers, for whose files
+             the columns of W_q and W_k were permuted: in Meta's own the pairs are neighbours
     """
     return LanguageModel(
         vocabulary, context, width, depth, heads, hidden, positions=_turned(width, heads, head_width, base),

@@ -117,7 +117,8 @@ class RoPE(Encoding):
 
     d         width of a head
     base      ω_f = base^(−2f/d); the last pair turns once in 2π · base^(1 − 2/d) positions
-    layout    "interleaved" as in the paper and GPT-J, or "halves" as in LLaMA: `change_layout` goes from one to the other
+    layout    "interleaved" as in the paper, GPT-J and Llama's own files, or "halves" as in Llama's files for
+              huggingface/transformers: `change_layout` goes from one to the other
     part      channels that are turned, an even number; the others say nothing about positions. None for all; 0 is no positions
     scaling   for longer texts than in training (rope_scaling.py); its magnitude multiplies all pairs, also those that stand still
     pairs_of  "part": the first channels are turned like a head as wide as `part`, and ω_f = base^(−2f/part), as in Qwen3-Next.
