@@ -227,7 +227,7 @@ class Pooled(PooledLayer):
 
     block        s, tokens in a block; 128 in DeepSeek-V4
     window       w, how many of the last tokens are seen one by one, whether or not their block is complete; 128 there
-    head_width   d, the width of a row and of each head; D/H by default, but 8 D/H there
+    head_width   d, the width of a row and of each head; D/H by default, and 8 D/H in DeepSeek-V4-Flash
     rotary       how many channels are turned, the first ones; half of them if None, in whole pairs. A block stands where its
                  first token does
     base         of their angles, as in RoPE. So it knows where tokens stand, and needs no other encoding
