@@ -61,7 +61,8 @@ def _package(name: str) -> Finding:
 def _blas() -> Iterator[Finding]:
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     if not pools:
-        advice = "threadpoolctl can't limit its threads beside Numba's; the NumPy of PyPI brings OpenBLAS"
+        brings = "the NumPy of PyPI brings OpenBLAS on Linux, and takes Apple's Accelerate on a Mac"
+        advice = f"threadpoolctl can't limit its threads beside Numba's; {brings}"
         yield Finding("BLAS", "of an unknown kind", advice)
     for pool in pools:
         name, threads, kernels = pool["internal_api"], pool["num_threads"], pool.get("architecture", "its own")
