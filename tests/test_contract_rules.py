@@ -2,14 +2,23 @@
 
 import math
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import minitransformer as mt
 from minitransformer.arrays import must_broadcast, those_seen
-from minitransformer.attention import Core, Mixer, MultiHeadAttention, Pattern, SoftmaxAttention, Window, causal_mask
+from minitransformer.attention import (
+    Core,
+    Mixer,
+    MultiHeadAttention,
+    Pattern,
+    SoftmaxAttention,
+    Window,
+    attend,
+    causal_mask,
+)
 from minitransformer.attention.cache.recent import Kept
 from minitransformer.attention.selected import Routing
 from minitransformer.checks import frozen
@@ -28,6 +37,7 @@ from minitransformer.contract import (
 )
 from minitransformer.contract.parts import sizes_of
 from minitransformer.functional import sigmoid
+from minitransformer.models import LanguageModel
 from minitransformer.positions import T5Bias
 from minitransformer.pullback import Pullback
 
@@ -135,6 +145,14 @@ class RemembersInAList(Right):
     def scores(self, Q, K, b):
         self.calls.append(1)
         return super().scores(Q, K, b) + 1e-3 * len(self.calls)
+
+
+@wrong(GRADIENT, "^dY: changed by the pullback$")
+class ChangesTheGradient(Right):
+    def back(self, p, dY):
+        gradients = super().back(p, dY)
+        dY *= 2
+        return gradients
 
 
 @wrong(FORM, "^Y is float64, for float32")
@@ -283,6 +301,61 @@ class LooksForTheTop(Right):
         return S + 0 * top[..., None]
 
 
+class Both(NamedTuple):
+    b: np.ndarray
+    encoding: Any
+
+
+class BothPullback(Pullback):
+    core: "Placed"
+    attention: Pullback
+    b: np.ndarray
+    Y: np.ndarray
+
+    def __call__(self, dY):
+        dencoding, dQ, dK, dV = self.attention(self.b[:, None, None] * dY)
+        db = (dY * self.Y).sum((-2, -1)).reshape(-1, len(self.b)).sum(0)
+        return Both(db, self.core.of_encoding(dencoding)), dQ, dK, dV
+
+
+@frozen
+class Placed(Core):
+    """Softmax attention with a gain b for each head, which takes every encoding."""
+
+    heads: int = 2
+    encoding: Any = None
+
+    encoding_at = "encoding."
+
+    def init(self, rng, dtype=np.float32):
+        return Both(np.ones(self.heads, dtype), super().init(rng, dtype))
+
+    def __call__(self, params, Q, K, V, *, causal=False, mask=None, rng=None):
+        Y, attention = attend(self.encoding, params.encoding, Q, K, V, causal=causal, mask=mask)
+        return params.b[:, None, None] * Y, BothPullback(self, attention, params.b, Y)
+
+    def of_encoding(self, dencoding):
+        return dencoding
+
+
+ENCODINGS = "Encodings of positions act in it"
+
+
+@frozen
+@wrong(
+    ENCODINGS, "^with positions t5 its parameters are b, encoding.table: among them is no table, where encoding_at = ''"
+)
+class ForgetsWhere(Placed):
+    encoding_at = ""
+
+
+@frozen
+@wrong(ENCODINGS, r"^with positions t5: encoding.table.*the pullback says -?\d\S*, the difference quotient -?\d")
+class HalvesItsGradient(Placed):
+    def of_encoding(self, dencoding):
+        return mt.tree_map(lambda d: d / 2, dencoding)
+
+
 PAIRS = "The tiles of its pattern, and what it keeps, have the pairs"
 
 
@@ -347,7 +420,7 @@ class Table(Pattern):
         return table[i, j] | (i == j)
 
 
-WRONG = [*Right.__subclasses__(), *Blocks.__subclasses__()]
+WRONG = [*Right.__subclasses__(), *Placed.__subclasses__(), *Blocks.__subclasses__()]
 
 
 def broken(attention, capsys):
@@ -367,7 +440,19 @@ def broken(attention, capsys):
 @pytest.mark.parametrize(
     "attention",
     [
-        *(Right(), "softmax", "fnet", SoftmaxAttention(encoding=T5Bias(4)), Window(3), Blocks, Table),
+        *(
+            Right(),
+            Placed(),
+            "softmax",
+            "fnet",
+            "pooled",
+            "sinkhorn",
+            "transformer-xl",
+            SoftmaxAttention(encoding=T5Bias(4)),
+            Window(3),
+            Blocks,
+            Table,
+        ),
         *("t5:buckets=8", T5Bias, "rope"),
         *(
             pytest.param(same, marks=pytest.mark.full)
@@ -387,6 +472,12 @@ def test_a_wrong_one_is_caught_and_told(kind, capsys):
     assert len(said) == 1, found
     (what,) = said.values()
     assert re.search(kind.says, what), what
+
+
+def test_a_model_says_that_its_core_does_not_say_where_an_encoding_is():
+    says = r"attention.core.table: the blocks should share it, and have no such parameter; .*`encoding_at` of a core"
+    with pytest.raises(ValueError, match=says):
+        LanguageModel(40, 12, 8, 2, 2, attention=ForgetsWhere(), positions="t5").init(np.random.default_rng(0))
 
 
 def test_a_model_has_the_sizes_that_its_part_asks_for():

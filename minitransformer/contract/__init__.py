@@ -44,6 +44,7 @@ from minitransformer.contract.reach import (
 from minitransformer.contract.refusals import refuses, refuses_other_heads
 from minitransformer.contract.values import (
     any_length,
+    encodings_act,
     form_is_kept,
     gradients,
     groups_share_keys,
@@ -62,6 +63,7 @@ __all__ = [
     "can",
     "check_attention",
     "directions",
+    "encodings_act",
     "form_is_kept",
     "gradients",
     "groups_share_keys",

@@ -151,9 +151,19 @@ class Stack:
         """
         norm = self.blocks[0]._norm.init(rng, dtype) if self.blocks[0].order == "pre" else None
         blocks = tuple(block.init(rng, dtype) for block in self.blocks)
-        shared = {path: tree_get(blocks[members[0]], path) for path, members in self.ties}
+        shared = {path: self._part(blocks[members[0]], path) for path, members in self.ties}
         prefix = rng.standard_normal((self.prefix, self.width)).astype(dtype) if self.prefix else None
         return StackParams(untie(blocks, self.ties)[0], norm, shared or None, prefix)
+
+    def _part(self, block: BlockParams, path: str) -> Tree:
+        """What the blocks share at this path. Raises ValueError where a part says so of parameters that it does not have."""
+        try:
+            return tree_get(block, path)
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path}: the blocks should share it, and have no such parameter; `shared` names what they share, and "
+                "`encoding_at` of a core where the parameters of its encoding are"
+            ) from error
 
     def _tied(self, params: StackParams) -> tuple[BlockParams, ...]:
         """The blocks, each with what it shares."""
