@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import files
+from minitransformer.attention.around import AroundAttention
 from minitransformer.backend import backend
 from minitransformer.data.text import encode
 from minitransformer.figures.style import STYLE, WEIGHTS, figure, outer_labels
@@ -45,10 +46,14 @@ def heads(checkpoint: str | Path, text: str) -> Heads:
         if len(tokens) <= model.context:
             raise
         raise ValueError(f"a text of {len(tokens)} bytes: this model can read {model.context} at once") from error
-    try:
-        A = tuple(block.attention.A[0] for block in pullback.stack.blocks)
-    except AttributeError:
-        raise ValueError(f"{checkpoint}: its blocks keep no attention matrix that could be drawn") from None
+    attentions = [getattr(block, "attention", None) for block in getattr(pullback.stack, "blocks", [None])]
+    for one in attentions:
+        if not hasattr(one, "A"):
+            while isinstance(one, AroundAttention):
+                one = getattr(one, one.inside)
+            why = "" if one is None else f": {type(one).__name__} has no A (*batch, H, n, m)"
+            raise ValueError(f"{checkpoint}: its blocks keep no attention matrix that could be drawn{why}")
+    A = tuple(one.A[0] for one in attentions if one is not None)
     return Heads(A, [_sign(byte) for byte in tokens.tolist()])
 
 
