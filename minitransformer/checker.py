@@ -173,11 +173,15 @@ def _gradients(pullback: Pullback, dY: Tree, x: dict) -> dict[str, Tree]:
     """Call the pullback, and give each gradient the name of its argument."""
     names = [name for name, a in x.items() if _has_gradient(a)]
     grads = pullback(dY)
+    whole = [name for name, a in x.items() if isinstance(a, np.ndarray) and a.dtype.kind in "iu"]
+    none = f"; {' and '.join(whole)}, of integers, should get none" if whole else ""
     if len(names) == 1:
+        if isinstance(grads, tuple) and _is_real(x[names[0]]):
+            raise GradientError(f"{names[0]}: the gradient of an array is a tuple of {len(grads)}{none}")
         grads = (grads,)
     if not isinstance(grads, tuple) or len(grads) != len(names):
         got = len(grads) if isinstance(grads, tuple) else type(grads).__name__
-        raise GradientError(f"the pullback should return {len(names)} gradients ({', '.join(names)}); got {got}")
+        raise GradientError(f"the pullback should return {len(names)} gradients ({', '.join(names)}); got {got}{none}")
     return dict(zip(names, grads, strict=True))
 
 

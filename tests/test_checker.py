@@ -493,7 +493,7 @@ def gradients_in_a_list(X, W):
     return X @ W, lambda dY: [dY @ W.T, rows(X).T @ rows(dY)]
 
 
-@wrong(r"E: the gradient of an array is a tuple", TOKENS, TABLE)
+@wrong(r"E: the gradient of an array is a tuple of 2; tokens, of integers, should get none", TOKENS, TABLE)
 def gradient_of_tokens(tokens, E):
     """Tokens are not real numbers, and have no gradient; None in its place shifts all others."""
     return E[tokens], lambda dY: (None, embedding(tokens, E)[1](dY))
