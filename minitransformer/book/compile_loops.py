@@ -248,7 +248,7 @@ def _begin(told: Any, line: str) -> None:
                     print(line, flush=True)
                 told.value = 1
 
-        compiling._say = say  # type: ignore[assignment]
+        compiling.say_by(say)
 
 
 def _end_with_parent() -> None:

@@ -110,6 +110,12 @@ def _say() -> None:
         )
 
 
+def say_by(say: Callable[[], None]) -> None:
+    """From now on, `say` is called in place of that line, for each loop that is compiled."""
+    global _say
+    _say = say  # type: ignore[assignment]
+
+
 def _or_say(load: Callable[..., Any]) -> Callable[..., Any]:
     """`load`, which looks for a kept loop; if there is none, a line at the terminal says that it is compiled."""
 
