@@ -27,10 +27,17 @@ def report(paths: Sequence[Path], tell: Callable[[str], None]) -> None:
     """Tell the lines on each notebook, in the order of the paths; of several notebooks, a table at the end.
 
     As many run at a time as there are cores, and the lines come as soon as one and all before it have run.
-    raises   BookError for a file that is no notebook, before any of them runs, or where no notebook can be run
+    raises   BookError that names all files that are no notebooks, before any of them runs, or where no notebook can be run
     """
     book.jupyter()
-    notebooks = [_read(path) for path in paths]
+    notebooks, wrong = [], []
+    for path in paths:
+        try:
+            notebooks.append(_read(path))
+        except book.BookError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise book.BookError("\n".join(wrong))
     may_open_many_files()
     try:
         asyncio.run(_side_by_side(paths, notebooks, tell))
@@ -70,8 +77,8 @@ def _read(path: Path) -> Any:
         for cell in notebook.cells:
             cell.source = str(cell.get("source", ""))
         return notebook
-    except OSError:
-        raise
+    except OSError as error:
+        raise book.BookError(f"{path}: {error.strerror}") from None
     except Exception as error:  # nbformat has many words for it
         raise book.BookError(f"{path}: should be a notebook ({type(error).__name__})") from None
 

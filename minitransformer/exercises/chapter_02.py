@@ -154,7 +154,8 @@ def a_learned_scale(answer):
         "Y is not softmax(s QKᵀ)V. s (H,) meets scores (H, n, m), so it needs two more axes; and no √d is left.",
     )
     derivative(
-        answer, Q, K, V, s, hint="Y is right, but its gradient is not. One sₕ is shared by all pairs of its head."
+        *(answer, Q, K, V, s),
+        hint="Y is right, but its gradient is not. sₕ stands beside Q and K in S, and all pairs of its head share it.",
     )
 
 

@@ -105,6 +105,18 @@ def test_what_is_no_notebook_is_refused_before_any_runs(content, tmp_path, capsy
     assert not (tmp_path / "it ran").exists()
 
 
+def test_all_that_are_no_notebooks_are_named_at_once(tmp_path, capsys):
+    hand_in(tmp_path / "anna.ipynb", "open('it ran', 'w')")
+    (tmp_path / "ben.ipynb").write_text("no JSON")
+    (tmp_path / "carl.ipynb").write_text("[]")
+    paths = [str(tmp_path / f"{name}.ipynb") for name in ("anna", "ben", "carl", "dora")]
+    assert cli.main(["exercises", *paths]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix("minitransformer: ").partition(": ")[0] for line in lines] == paths[1:]
+    assert lines[2].endswith("No such file or directory")
+    assert not (tmp_path / "it ran").exists()
+
+
 def test_a_device_is_not_read(capsys):
     assert cli.main(["exercises", os.devnull]) == 1
     assert f"{os.devnull}: should be a notebook, and a device has no end" in capsys.readouterr().err
