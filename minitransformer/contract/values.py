@@ -125,7 +125,7 @@ def _checked(layer: Mixer, n: int, *, causal: bool, padded: bool = False) -> Non
                 raise
 
 
-class PartPullback(Pullback):
+class AtPathPullback(Pullback):
     """The gradients of one part of a layer's parameters, and of X."""
 
     layer: Pullback
@@ -150,10 +150,10 @@ def encodings_act(core: Core, *, positions: str) -> None:
     layer, X, at = mixer(both), rows(both, 2, enough(both, 7)), f"core.{both.encoding_at}".rstrip(".")
     params, causal = some(layer), can(both, True)
 
-    def with_own(encoding: Tree, X: Array) -> tuple[Array, PartPullback]:
+    def with_own(encoding: Tree, X: Array) -> tuple[Array, AtPathPullback]:
         own = tree_map(lambda a: a.astype(X.dtype), params)
         Y, pullback = layer(tree_set(own, at, encoding), X, causal=causal)
-        return Y, PartPullback(pullback, at)
+        return Y, AtPathPullback(pullback, at)
 
     with backend("numpy"):
         try:
