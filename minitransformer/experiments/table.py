@@ -162,9 +162,12 @@ class Table:
         mine, bag = row.mean(task), self.bag.mean(task)
         if mine is None or bag is None:
             return None
+        return (mine - bag) / (self.best(task) - bag)
+
+    def best(self, task: str) -> float:
+        """The mean of the best of all kinds in a task."""
         means = [mean for each in self if (mean := each.mean(task)) is not None]
-        best = min(means) if task == "text" else max(means)
-        return (mine - bag) / (best - bag)
+        return min(means) if task == "text" else max(means)
 
     def quality(self, row: Row) -> float | None:
         """The mean of these shares over the tasks that it was run on; None if there is none."""
@@ -190,6 +193,14 @@ class Table:
         """
         seeds = [row.scores[task] for row in (*self, self.bag) if task in row.scores]
         return 2 * math.sqrt(2 * float(np.mean([np.var(some, ddof=1) for some in seeds])) / which.SEEDS)
+
+    def noise_of_quality(self) -> float:
+        """A difference of two qualities over all tasks that is no larger than this is noise.
+
+        A share has the noise of its task, divided by the way from the bag to the best.
+        """
+        shares = [self.noise(task) / (self.best(task) - np.mean(self.bag.scores[task])) for task in self.tasks]
+        return float(np.linalg.norm(shares)) / len(shares)
 
     def fitting(self, n: float, what: int = FORWARDS, **needs: bool) -> list[Row]:
         """The rows that can do it (see `can`), the fastest first; those that were never measured come last.
