@@ -227,8 +227,8 @@ class Indexer(Core):
     between a text and its steps, and with an encoding so may Y.
 
     source   DeepSeek-V3.2-Exp report, sparse attention. Its loss is that of their second stage, over the chosen keys
-    cost     O(n² H_I d_I) time to score, O(n chosen d) for each head to attend; O(n chosen d_I) memory. Can be causal, and so
-             is the choice
+    cost     O(n² H_I d_I) time to score, O(n chosen d) for each head to attend; O(n chosen d_I) memory; O(n² d) and
+             O(n²) with an encoding. Can be causal, and so is the choice
     """
 
     heads: int

@@ -105,7 +105,8 @@ class MoBA(BlocksCore):
 
     encoding  of positions in the scores of the chosen pairs; a model puts its own there
     source   Lu et al. 2025
-    cost     O(n (n/block + chosen · block) d) time. Can be causal, and so is the choice
+    cost     O(n (n/block + chosen · block) d) time and O(n d) memory; O(n² d) and O(n²) with an encoding. Can be causal, and so
+             is the choice
     """
 
     block: int = 16

@@ -215,7 +215,8 @@ class NSA(BlocksCore):
     block, chosen, window   as in `nsa_attention`. The three branches have the same keys and values; in the paper each has its own
     encoding                of positions in the scores of the selected branch and of the window; a model puts its own there
     source                  Yuan et al. 2025
-    cost                    O(n (n/block + chosen · block + window) d) time. Always causal, the choice as well
+    cost                    O(n (n/block + chosen · block + window) d) time and O(n d) memory; O(n² d) and O(n²) with an encoding.
+                            Always causal, the choice as well
     """
 
     block: int = 16
