@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from minitransformer import files, terminal
-from minitransformer.book import book
+from minitransformer.book.running import BookError, clear, jupyter, surroundings
 from minitransformer.machine import cores, may_open_many_files
 
 ASKED = re.compile(r"""check_exercise\(\s*["'](\d+\.\d+)["']""")
@@ -29,15 +29,15 @@ def report(paths: Sequence[Path], tell: Callable[[str], None]) -> None:
     As many run at a time as there are cores, and the lines come as soon as one and all before it have run.
     raises   BookError that names all files that are no notebooks, before any of them runs, or where no notebook can be run
     """
-    book.jupyter()
+    jupyter()
     notebooks, wrong = [], []
     for path in paths:
         try:
             notebooks.append(_read(path))
-        except book.BookError as error:
+        except BookError as error:
             wrong.append(str(error))
     if wrong:
-        raise book.BookError("\n".join(wrong))
+        raise BookError("\n".join(wrong))
     may_open_many_files()
     try:
         asyncio.run(_side_by_side(paths, notebooks, tell))
@@ -70,7 +70,7 @@ def _read(path: Path) -> Any:
     import nbformat
 
     if path.is_char_device():
-        raise book.BookError(f"{path}: should be a notebook, and a device has no end")
+        raise BookError(f"{path}: should be a notebook, and a device has no end")
     try:
         with warnings.catch_warnings(action="ignore"):  # cells without an id, or two with the same, run like any others
             notebook = nbformat.read(path, as_version=4)
@@ -78,15 +78,15 @@ def _read(path: Path) -> Any:
             cell.source = str(cell.get("source", ""))
         return notebook
     except OSError as error:
-        raise book.BookError(f"{path}: {error.strerror}") from None
+        raise BookError(f"{path}: {error.strerror}") from None
     except Exception as error:  # nbformat has many words for it
-        raise book.BookError(f"{path}: should be a notebook ({type(error).__name__})") from None
+        raise BookError(f"{path}: should be a notebook ({type(error).__name__})") from None
 
 
 async def mark(notebook: Any, path: Path) -> dict[str, str]:
     """What the checkers say of each exercise of a notebook, in its order; and why, where one could say nothing."""
-    Client, failures = book.jupyter()
-    book.clear(notebook)
+    Client, failures = jupyter()
+    clear(notebook)
     died = "its kernel died"
     with tempfile.TemporaryDirectory("", "minitransformer-", files.temporary(), ignore_cleanup_errors=True) as name:
         place = Path(name)
@@ -96,7 +96,7 @@ async def mark(notebook: Any, path: Path) -> dict[str, str]:
         stuck = _end_what_goes_on(client)
         try:
             with suppress(*failures):  # the kernel is dead, and what it had printed counts
-                await client.async_execute(env=book.surroundings(place, place))
+                await client.async_execute(env=surroundings(place, place))
         except RuntimeError as error:
             died = f"its kernel did not start: {error}"
     if stuck:

@@ -8,8 +8,8 @@ the other settings of the environment, switches it on.
 from pathlib import Path
 from typing import Any
 
-from minitransformer.book.book import without_editor
 from minitransformer.book.equations import IN_REPOSITORY
+from minitransformer.book.running import without_editor
 
 
 def is_chapter(file: Path) -> bool:

@@ -390,7 +390,7 @@ def _run(args: argparse.Namespace) -> Any:
 
 
 def _outcome(args: argparse.Namespace) -> int:
-    from minitransformer.book.book import BookError
+    from minitransformer.book.running import BookError
 
     try:
         if args.command in COMPUTE and (place := keep_somewhere()):  # known to every process that the command starts

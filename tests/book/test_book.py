@@ -12,7 +12,7 @@ import time
 import nbformat
 import pytest
 
-from minitransformer.book import book
+from minitransformer.book import book, running
 from tests.fresh_python import fresh_python
 
 DRAW = """
@@ -236,11 +236,11 @@ def test_chapters_run_side_by_side(root, monkeypatch, tmp_path):
 
 def test_a_chapter_has_one_core_unless_the_reader_says_otherwise(tmp_path, monkeypatch):
     (tmp_path / ".surroundings").mkdir()
-    for name in book.THREADS:
+    for name in running.THREADS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    found = book.surroundings(tmp_path, tmp_path / "figures")
-    assert [found[name] for name in book.THREADS] == ["1", "3", "1", "1"]
+    found = running.surroundings(tmp_path, tmp_path / "figures")
+    assert [found[name] for name in running.THREADS] == ["1", "3", "1", "1"]
 
 
 def test_where_one_chapter_fails_the_others_are_stopped(root, monkeypatch, tmp_path):
@@ -341,7 +341,7 @@ def test_a_home_that_can_not_be_written_leaves_no_warning_in_a_chapter(tmp_path)
     (tmp_path / ".surroundings").mkdir()
     code = f"""
 from pathlib import Path
-from minitransformer.book.book import surroundings
+from minitransformer.book.running import surroundings
 print(Path(surroundings(Path({str(tmp_path)!r}), Path())["MPLCONFIGDIR"]).is_dir())
 """
     home = str(tmp_path / "home")
