@@ -248,7 +248,7 @@ def test_parameters_that_share_something_else_are_refused(rng):
 
 
 def test_a_path_that_is_not_there(rng):
-    with pytest.raises(AttributeError, match="fnn"):
+    with pytest.raises(ValueError, match="fnn: the blocks should share it, and have no such parameter"):
         Stack((Block.of(D, 2, 7),) * 2, tied=("fnn",)).init(rng)
 
 
