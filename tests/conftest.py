@@ -93,8 +93,9 @@ def pytest_configure(config):
         return
     tests = {row.id: row.test for row in equations.load()}
     if wish not in tests:
-        near = difflib.get_close_matches(wish, tests, cutoff=0.4) or sorted(tests)
-        raise pytest.UsageError(f"no equation {wish!r} in the map; near it: {', '.join(near)}")
+        near = difflib.get_close_matches(wish, tests, cutoff=0.4)
+        others = f"near it: {', '.join(near)}" if near else f"there are {', '.join(sorted(tests))}"
+        raise pytest.UsageError(f"no equation {wish!r} in the map; {others}")
     config.args[:] = [str(ROOT / tests[wish])]
     config.option.no_header, config.option.verbose = True, -1
 
