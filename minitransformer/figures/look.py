@@ -47,12 +47,14 @@ def heads(checkpoint: str | Path, text: str) -> Heads:
             raise
         raise ValueError(f"a text of {len(tokens)} bytes: this model can read {model.context} at once") from error
     attentions = [getattr(block, "attention", None) for block in getattr(pullback.stack, "blocks", [None])]
-    for one in attentions:
+    for k, one in enumerate(attentions, 1):
         if not hasattr(one, "A"):
             while isinstance(one, AroundAttention):
                 one = getattr(one, one.inside)
-            why = "" if one is None else f": {type(one).__name__} has no A (*batch, H, n, m)"
-            raise ValueError(f"{checkpoint}: its blocks keep no attention matrix that could be drawn{why}")
+            who, why = f"block {k} keeps", f": {type(one).__name__} has no A (*batch, H, n, m)"
+            if one is None:
+                who, why = "its blocks keep", ""
+            raise ValueError(f"{checkpoint}: {who} no attention matrix that could be drawn{why}")
     A = tuple(one.A[0] for one in attentions if one is not None)
     return Heads(A, [_sign(byte) for byte in tokens.tolist()])
 

@@ -75,9 +75,13 @@ def test_what_can_not_be_looked_into(path, tmp_path, capsys):
     learned = made(path, positions="learned")
     assert "minitransformer: a text of 17 bytes: this model can read 16 at once" in refused(learned, "x" * 17)
     assert "a.txt: should end in .svg, .png or .pdf" in refused(path, "a", "--out", tmp_path / "a.txt")
-    keep_none = "its blocks keep no attention matrix that could be drawn"
-    for choices, why in (({"stack": "reversible"}, "\n"), ({"attention": "gla"}, ": MemoryPullback has no A (")):
-        assert keep_none + why in refused(made(path, **choices), "a")
+    mixed = {"attention": ("softmax", "gla"), "positions": "none"}
+    for choices, who, why in (
+        ({"stack": "reversible"}, "its blocks keep", "\n"),
+        ({"attention": "gla"}, "block 1 keeps", ": MemoryPullback has no A ("),
+        (mixed, "block 2 keeps", ": MemoryPullback has no A ("),
+    ):
+        assert f"{who} no attention matrix that could be drawn{why}" in refused(made(path, **choices), "a")
     model, training = date_translator(width=8, depth=1, heads=2, steps=2)
     assert "a model of dates; only models of a text can be looked into" in refused(
         saved(path, model, training, "dates"), "a"
