@@ -161,8 +161,8 @@ class Stack:
             return tree_get(block, path)
         except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{path}: the blocks should share it, and have no such parameter; `shared` names what they share, and "
-                "`encoding_at` of a core where the parameters of its encoding are"
+                f"{path}: the blocks should share it, and have no such parameter; `tied` and `shared` name what they share, "
+                "and `encoding_at` of a core where the parameters of its encoding are"
             ) from error
 
     def _tied(self, params: StackParams) -> tuple[BlockParams, ...]:

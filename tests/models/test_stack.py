@@ -43,7 +43,6 @@ def some(stack):
 
 
 def without_effect(params):
-    """A bias of the keys moves all scores of a query by one number, which softmax does not see."""
     return [path for path, _ in tree_items(params, "params") if path.endswith("b_k")]
 
 
@@ -248,7 +247,7 @@ def test_parameters_that_share_something_else_are_refused(rng):
 
 
 def test_a_path_that_is_not_there(rng):
-    with pytest.raises(ValueError, match="fnn: the blocks should share it, and have no such parameter"):
+    with pytest.raises(ValueError, match=r"^fnn: the blocks should share it, and have no such parameter; `tied`"):
         Stack((Block.of(D, 2, 7),) * 2, tied=("fnn",)).init(rng)
 
 
