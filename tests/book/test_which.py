@@ -68,6 +68,18 @@ def test_the_lines_are_those_of_the_rows_that_fit_and_not_too_wide(n, options, m
     assert "is noise." in " ".join(line.strip() for line in lines)
 
 
+def test_what_was_learned_is_with_the_better_positions_and_the_noise_is_of_the_same_table(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    chosen, lines = table().with_better_positions(), list(answer(1024, measure=False))
+    for name in ("softmax", "linear", "lightweight-convolution", "linformer"):
+        (line,) = [line for line in lines if line.startswith(f"{name} ")]
+        means = [chosen.rows[name].mean(task) for task in chosen.tasks]
+        assert line.split()[-len(means) :] == ["—" if mean is None else f"{mean:.2f}" for mean in means]
+    said = " ".join(line.strip() for line in lines)
+    assert "or RoPE where that was tried and is better for the kind and the task" in said
+    assert all(f"{chosen.noise(task):.2f} for {task}" in said for task in chosen.tasks)
+
+
 def test_what_is_too_slow_or_too_large_is_named(capsys):
     assert cli.main(["which", "--n", "64k", "--no-measure"]) == 0
     printed = capsys.readouterr().out

@@ -67,6 +67,13 @@ def test_other_positions_are_tried_with_the_models_of_whatever_has_queries_and_k
         assert (before.hidden, before.causal) == (after.hidden, after.causal)
 
 
+def test_a_trial_with_other_positions_trains_a_model_that_turns_its_queries_and_keys(monkeypatch):
+    monkeypatch.setattr(which, "trained", lambda model, trial: {"positions": model.positions, "of": trial})
+    trial = Trial("window:radius=4", "text", 1, 500)
+    assert which_rope.run(trial) == {"positions": "rope", "of": trial}
+    assert which.run(trial) == {"positions": "sinusoidal", "of": trial}
+
+
 def test_a_question_of_recall_has_one_answer_and_it_stands_there():
     tokens, targets = TASKS["recall"].batch(50, np.random.default_rng(0))
     for row, values in zip(tokens, targets, strict=True):
