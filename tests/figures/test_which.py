@@ -45,6 +45,12 @@ def test_the_delta_rule_is_on_the_front_at_every_length_and_dense_attention_at_n
         assert "softmax" not in one.front
 
 
+def test_what_was_learned_is_with_the_better_positions(front):
+    chosen = table().with_better_positions()
+    for one in front.at.values():
+        assert one.quality.tolist() == [chosen.quality(chosen.rows[name]) for name in one.names]
+
+
 def test_a_kind_pays_forwards_about_where_it_pays_both_ways_or_earlier_or_never(pays):
     assert set(pays.until) <= set(LENGTHS)
     known = pays.pays[~np.isnan(pays.pays)]
@@ -92,6 +98,11 @@ def test_a_dot_for_each_kind_that_was_run_with_both_positions_and_better_is_up_a
         assert bottom < dots[:, 1].min() <= dots[:, 1].max() < top
         assert ax.xaxis_inverted() == ax.yaxis_inverted() == (task == "text")
         assert shown.noise[task] == found.noise(task)
+        (band,) = (each.get_paths()[0].vertices for each in ax.collections)
+        assert np.abs(np.diff(band)).max() == pytest.approx(shown.noise[task])
+        for text in ax.texts:
+            row = {"dense": "softmax"}.get(text.get_text(), text.get_text())
+            assert text.xy == tuple(of.rows[row].mean(task) for of in (found, found.with_rope()))
 
 
 def test_in_the_text_nearly_all_dots_lie_above_the_band_and_in_recall_nearly_all_within():
