@@ -173,7 +173,7 @@ sys.exit(main(sys.argv[2:]))
         ("minitransformer.training.loop", ("train", "mine.txt")),
         ("numba", ("train", "mine.txt")),
         ("minitransformer.book.compile_loops", ("compile",)),
-        pytest.param("tqdm", ("doctor",), marks=pytest.mark.full),
+        pytest.param("tqdm", ("equations",), marks=pytest.mark.full),
         pytest.param("minitransformer.models", ("train", "mine.txt"), marks=pytest.mark.full),
         pytest.param("numba.core.dispatcher", ("train", "mine.txt"), marks=pytest.mark.full),
         pytest.param("minitransformer.kernels.attention", ("train", "mine.txt"), marks=pytest.mark.full),

@@ -77,6 +77,7 @@ def test_more_blas_threads_than_cores_are_too_many(monkeypatch):
     pool = {"user_api": "blas", "internal_api": "openblas", "version": "1", "num_threads": 8, "architecture": "Zen"}
     no_blas = pool | {"user_api": "openmp", "internal_api": "openmp"}
     monkeypatch.setattr(doctor, "threadpool_info", lambda: [pool, no_blas])
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
     monkeypatch.setattr(doctor, "cores", lambda: 2)
     assert "BLAS: more threads than cores wait for each other: set OPENBLAS_NUM_THREADS=2" in doctor.report()
     assert [finding.value for finding in doctor._blas()] == ["openblas 1, Zen kernels, 8 threads"]
