@@ -39,13 +39,25 @@ class Trial:
     steps: int = 300
 
 
-LONGER = ("dynamic convolution", "none"), ("window", "sinusoidal"), ("dense", "sinusoidal")  # three times as many steps
+TURNED = ("window", "rope"), ("dense", "rope")  # a convolution has no queries and keys to turn
+LONGER = (
+    ("dynamic convolution", "none"),
+    ("lightweight convolution", "none"),
+    ("window", "sinusoidal"),
+    ("dense", "sinusoidal"),
+    *TURNED,
+)
 
 
 def trials() -> list[Trial]:
     """Three seeds each; the control has no need of positions, for no token meets another one."""
-    kinds = [(name, positions) for positions in ("sinusoidal", "none") for name in MODELS]
-    usual = [Trial(*kind, seed) for kind in kinds if kind != ("one tap", "none") for seed in range(3)]
+    kinds = [
+        (name, positions)
+        for positions in ("sinusoidal", "none")
+        for name in MODELS
+        if (name, positions) != ("one tap", "none")
+    ]
+    usual = [Trial(*kind, seed) for kind in (*kinds, *TURNED) for seed in range(3)]
     return usual + [Trial(*kind, seed, 900) for kind in LONGER for seed in range(3)]
 
 

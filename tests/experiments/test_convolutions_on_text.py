@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minitransformer import experiments
-from minitransformer.experiments.convolutions_on_text import LONGER, MODELS, hidden, trials
+from minitransformer.experiments.convolutions_on_text import LONGER, MODELS, TURNED, hidden, trials
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +32,29 @@ def test_convolutions_do_better_without_positions(bits):
         assert bits[name, "none", 300].max() < bits[name, "sinusoidal", 300].min() - 0.05
 
 
-def test_the_dynamic_convolution_is_still_ahead_after_900_steps(bits):
-    longer = [bits[*kind, 900] for kind in LONGER]
-    for worse in longer[1:]:
-        assert longer[0].max() < worse.min() - 0.1
+def test_rope_puts_attention_between_the_two_convolutions(bits):
+    dynamic, lightweight = (bits[f"{name} convolution", "none", 300] for name in ("dynamic", "lightweight"))
+    for name, _ in TURNED:
+        turned = bits[name, "rope", 300]
+        assert dynamic.max() < turned.min() - 0.02
+        assert turned.max() < lightweight.min() - 0.2
+        gains = [bits[name, other, 300].mean() - turned.mean() for other in ("sinusoidal", "none")]
+        assert 0.8 < min(gains)
+        assert max(gains) < 0.95
+
+
+def test_the_dynamic_convolution_is_hardly_ahead_after_900_steps(bits):
+    longer = {kind: bits[*kind, 900] for kind in LONGER}
+    dynamic = longer.pop(LONGER[0])
+    for (name, positions), worse in longer.items():
+        assert dynamic.max() < worse.min(), name
+        far = positions == "sinusoidal"
+        assert (worse.max() - dynamic.min() < 0.1) == (not far)
+    assert np.round([longer["window", at].mean() - dynamic.mean() for at in ("sinusoidal", "rope")], 2).tolist() == [0.39, 0.03]
 
 
 def test_all_have_as_many_parameters():
     sizes = [result["parameters"] for _, result in experiments.load("convolutions_on_text")]
     assert max(sizes) / min(sizes) < 1.002
     assert hidden("softmax") == 256
-    assert len(trials()) == 36
+    assert len(trials()) == 51
