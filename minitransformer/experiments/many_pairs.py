@@ -17,6 +17,7 @@ IN_A_TEST = {"steps": 3}
 KEYS, VALUES = 32, 32
 PAIRS = (4, 8, 16, 24, 32)
 ATTENTIONS = ("softmax", "window:radius=8", "linear", "retnet", "gla", "delta", "gated-delta")
+POSITIONS = ("sinusoidal", "rope", "none")
 
 
 @dataclass(frozen=True)
@@ -27,17 +28,18 @@ class Trial:
     seed: int
     steps: int = 3000
     width: int = 32
+    positions: str = "sinusoidal"
 
 
 def trials() -> list[Trial]:
-    """Three seeds for each kind."""
-    return [Trial(name, seed) for name in ATTENTIONS for seed in range(3)]
+    """Three seeds for each kind, with each sort of positions."""
+    return [Trial(name, seed, positions=at) for at in POSITIONS for name in ATTENTIONS for seed in range(3)]
 
 
 def run(trial: Trial) -> dict[str, Any]:
     """Fractions right by the number of pairs: of all, of those written once, and of those rewritten."""
     task = ManyPairs()
-    model, params = trained(task, trial, trial.attention, depth=1)
+    model, params = trained(task, trial, trial.attention, depth=1, positions=trial.positions)
     found: dict[str, Any] = {"parameters": tree_size(params)}
     for pairs in PAIRS:
         right, batch = answered(task, pairs, model, params)
@@ -47,11 +49,11 @@ def run(trial: Trial) -> dict[str, Any]:
     return found
 
 
-def trained(task: "ManyPairs", trial: Any, attention: str, *, depth: int) -> tuple[SequenceModel, Tree]:
+def trained(task: "ManyPairs", trial: Any, attention: str, *, depth: int, **more: Any) -> tuple[SequenceModel, Tree]:
     """A tagger of `depth` blocks with two heads, and what it has learned in the steps of the trial."""
     sizes: dict[str, Any] = {"width": trial.width, "depth": depth, "heads": 2, "hidden": 2 * trial.width}
     model = SequenceModel(
-        task.vocabulary, context=task.longest, **sizes, outputs=VALUES, attention=attention, causal=True
+        task.vocabulary, context=task.longest, **sizes, outputs=VALUES, attention=attention, causal=True, **more
     )
     training = usual_training(trial.steps, 64, 1e-2, trial.seed, warmup=trial.steps // 20)
     return model, train(model, task, training, progress=False).params

@@ -49,7 +49,7 @@ def tree_leaves_of(tree):
 def test_trials_are_of_the_registry():
     names = {trial.attention.partition(":")[0] for trial in many_pairs.trials()}
     assert names <= set(ATTENTIONS)
-    assert len(many_pairs.trials()) == 21
+    assert len(many_pairs.trials()) == 63
 
 
 def test_the_smallest_training_runs():

@@ -15,36 +15,58 @@ MEMORIES = ("linear", "retnet", "gla", "delta", "gated-delta")
 
 
 def test_which_memory_recalls_most_and_which_replaces_worst():
-    found = many_pairs.data()
-    right = {name: shares.mean(0) for name, shares in found.right.items()}
+    """With sinusoids."""
+    every, once, rewritten = (of["sinusoidal"] for of in many_pairs.data()[:3])
+    right = {name: shares.mean(0) for name, shares in every.items()}
     for name in MEMORIES[:-1]:
         assert (right[name] < right["gated-delta"]).all(), name
-        middle = found.right[name][:, 1:4], found.right["gated-delta"][:, 1:4]  # 8, 16 and 24 pairs
+        middle = every[name][:, 1:4], every["gated-delta"][:, 1:4]  # 8, 16 and 24 pairs
         assert (middle[0].max(0) < middle[1].min(0)).all(), name
     assert (right["softmax"] > right["gated-delta"] - 0.01).all()
     assert right["softmax"][-1] > right["gated-delta"][-1] + 0.01
     for name in (*MEMORIES, "softmax", "window:radius=8"):
         if name != "retnet":
-            assert found.rewritten["retnet"][:, 0].max() < found.rewritten[name][:, 0].min(), name
+            assert rewritten["retnet"][:, 0].max() < rewritten[name][:, 0].min(), name
         if name in MEMORIES and name != "retnet":
-            worst, other = (found.rewritten[kind][:, :4] for kind in ("retnet", name))  # up to 24 pairs
+            worst, other = (rewritten[kind][:, :4] for kind in ("retnet", name))  # up to 24 pairs
             assert (worst.max(0) < other.min(0)).all(), name
-            assert found.rewritten["retnet"][:, -1].mean() < found.rewritten[name][:, -1].mean(), name
+            assert rewritten["retnet"][:, -1].mean() < rewritten[name][:, -1].mean(), name
     gained = right["delta"] - right["linear"]
     assert (np.abs(gained) < 0.05).all()
     assert (gained < 0.015).all(), "a correction alone gains next to nothing here"
-    for shares, sign in ((found.rewritten, 1), (found.once, -1)):
-        assert sign * (shares["delta"][:, -1].mean() - shares["linear"][:, -1].mean()) > 0, "with 32 pairs"
+
+
+def test_without_positions_what_only_adds_tosses_a_coin():
+    every, once, rewritten = (of["none"] for of in many_pairs.data()[:3])
+    for name in ("softmax", "linear"):
+        np.testing.assert_allclose(rewritten[name].mean(0), 0.5, atol=0.02)
+        assert once[name].min() > 0.93
+    for name in MEMORIES[1:]:
+        known = rewritten[name].mean(0)
+        assert known.min() > (0.58 if name == "retnet" else 0.87), name
+        assert known[-1] > 0.86, name
+
+
+def test_which_memory_is_best_is_a_matter_of_positions():
+    most = {at: {name: shares[:, -1].mean() for name, shares in of.items()} for at, of in many_pairs.data().right.items()}
+    for name in MEMORIES[1:]:
+        assert most["none"][name] > most["sinusoidal"][name] + 0.02, name
+    assert max(MEMORIES, key=most["none"].get) == "gated-delta"
+    for name in ("gla", "retnet"):
+        assert most["rope"][name] > most["rope"]["gated-delta"], name
+    assert most["rope"]["linear"] < most["rope"]["delta"] - 0.1 < most["rope"]["gated-delta"] - 0.15
 
 
 def test_the_controls_and_the_picture_of_pairs():
     found = many_pairs.data()
-    assert all(shares.shape == (3, len(PAIRS)) for shares in found.right.values())
-    assert found.right["softmax"].min() > 0.96
-    assert found.once["window:radius=8"][:, -1].max() < 2 / VALUES
+    assert all(shares.shape == (3, len(PAIRS)) for of in found.right.values() for shares in of.values())
+    assert found.right["sinusoidal"]["softmax"].min() > 0.96
+    assert found.once["sinusoidal"]["window:radius=8"][:, -1].max() < 2 / VALUES
     parameters = [result["parameters"] for _, result in experiments.load("many_pairs")]
     assert max(parameters) < 1.05 * min(parameters)
-    assert len(many_pairs.draw(found).axes[0].containers) == len(ATTENTIONS)
+    drawn = many_pairs.draw(found)
+    assert [len(ax.containers) for ax in drawn.axes] == [len(ATTENTIONS)] * 4
+    assert [ax.get_title() for ax in drawn.axes][2:] == ["rewritten, with sinusoids", "rewritten, without positions"]
 
 
 def test_some_trainings_think_longer_about_what_is_harder():
@@ -108,9 +130,10 @@ def test_a_rule_has_one_colour_in_all_figures_of_the_chapter():
     lines = (
         reading_and_writing.draw(reading_and_writing.data()).axes[0].lines + recall.draw(recall.data()).axes[0].lines
     )
-    drawn = many_pairs.draw(many_pairs.data()), memory_paths.draw(memory_paths.data())
+    pairs, paths = many_pairs.draw(many_pairs.data()), memory_paths.draw(memory_paths.data())
     named = [(line.get_label(), line.get_color()) for line in lines]
-    named += [(text.get_text(), text.get_color()) for fig in drawn for ax in fig.axes for text in ax.texts]
+    named += [(bars.get_label(), bars[0].get_color()) for ax in pairs.axes for bars in ax.containers]
+    named += [(text.get_text(), text.get_color()) for ax in paths.axes for text in ax.texts]
     same, colours = {"sum": "linear", "decay 0.8": "retnet"}, {}
     for name, color in named:
         colours.setdefault(same.get(name, name), set()).add(to_hex(color))
