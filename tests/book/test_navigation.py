@@ -136,6 +136,19 @@ def test_a_chapter_takes_an_hour_at_most_and_says_what_it_builds_on(root):
     assert all({"builds_on", "mathematics"} <= set(row) <= fields for row in table.values())
 
 
+def test_a_chapter_uses_equations_of_those_it_builds_on(root):
+    """Directly or by way of another; chapter 19 collects slips from all of them."""
+    table = appendix.table()
+
+    def behind(number):
+        return {number}.union(*map(behind, table[number]["builds_on"]))
+
+    for number in table.keys() - {"19"}:
+        (path,) = (root / "notebooks").glob(f"{number}_*.ipynb")
+        used = {tag.partition(".")[0].zfill(2) for tag in re.findall(r"\[\((\d+\.\d+)\)\]\(", prose(path))}
+        assert used <= behind(number), (number, used - behind(number))
+
+
 def test_to_make_it_again_changes_nothing(made):
     path = notebooks(made)[1]
     once = book.as_text(navigation.renewed(made, path))
