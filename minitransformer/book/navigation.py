@@ -36,8 +36,8 @@ def navigate(notebook: Any, path: Path, chapters: list[Path]) -> None:
         return
     named: set[str] = set()
     for cell in notebook.cells:
-        if cell.get("id") in appendix.MADE:
-            cell.source = appendix.MADE[cell.id](chapters)
+        if cell.get("id") in MADE:
+            cell.source = MADE[cell.id](chapters)
         elif cell.cell_type == "markdown":
             cell.source = linked(cell.source, path, chapters, named)
     marks = {"tags": [TAG]}
@@ -76,9 +76,33 @@ def minutes(notebook: Any) -> float:
     return words / WORDS + CELL * cells
 
 
+def _rounded(notebook: Any) -> int:
+    """The minutes of a chapter, to the next five."""
+    return 5 * math.ceil(minutes(notebook) / 5)
+
+
+def map_of_chapters(chapters: list[Path]) -> str:
+    """How long every chapter takes to read, what it builds on, and which ones build on it."""
+    import nbformat
+
+    rows = {path: row for path in chapters if (row := appendix.table().get(path.name[:2]))}
+    links = {path.name[:2]: f"[{path.name[:2]}]({path.name})" for path in rows}
+    lines = ["| chapter | minutes | builds on | and on it build |", "|---|---|---|---|"]
+    for path, row in rows.items():
+        number, notebook = path.name[:2], nbformat.read(path, as_version=4)
+        title, _, _ = notebook.cells[0].source.lstrip("# ").partition("\n")
+        before = ", ".join(links[other] for other in row["builds_on"] if other in links)
+        after = ", ".join(links[other.name[:2]] for other, its in rows.items() if number in its["builds_on"])
+        lines.append(f"| [{title}]({path.name}) | {_rounded(notebook)} | {before or '–'} | {after or '–'} |")
+    return "\n".join(lines)
+
+
+MADE = appendix.MADE | {"map-of-chapters": map_of_chapters}  # by the id of the cell that holds it
+
+
 def _before(notebook: Any, path: Path, chapters: list[Path]) -> str:
-    """How long the chapter takes, to the next five minutes, and what it assumes."""
-    time = f"**{5 * math.ceil(minutes(notebook) / 5)} minutes to read**, exercises not counted."
+    """How long the chapter takes, and what it assumes."""
+    time = f"**{_rounded(notebook)} minutes to read**, exercises not counted."
     row = appendix.table().get(path.name[:2])
     if row is None:
         return ""

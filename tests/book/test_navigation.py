@@ -149,6 +149,19 @@ def test_a_chapter_uses_equations_of_those_it_builds_on(root):
         assert used <= behind(number), (number, used - behind(number))
 
 
+def test_the_map_of_chapters_has_what_each_says_of_itself_and_both_ends_of_every_link(root):
+    lines = navigation.map_of_chapters(notebooks(root)).splitlines()[2:]
+    rows = {line[3:5]: [re.findall(r"\[(\d\d)\]", cell) for cell in line.split("|")[3:5]] for line in lines}
+    assert {number: before for number, (before, _) in rows.items()} == {
+        number: row["builds_on"] for number, row in appendix.table().items()
+    }
+    assert all(after == [other for other in rows if number in rows[other][0]] for number, (_, after) in rows.items())
+    for line in lines:
+        path = root / "notebooks" / re.search(r"\((\S+)\)", line)[1]
+        (says,) = re.findall(r"\*\*(\d+) minutes to read\*\*", prose(path))
+        assert f"| {says} |" in line
+
+
 def test_to_make_it_again_changes_nothing(made):
     path = notebooks(made)[1]
     once = book.as_text(navigation.renewed(made, path))
