@@ -5,6 +5,8 @@ What counts is what a notebook prints: one that prints "Exercise 2.1 is right." 
 """
 
 import asyncio
+import csv
+import io
 import re
 import tempfile
 import warnings
@@ -23,12 +25,18 @@ LONGEST_CELL = 300  # seconds, after which it is interrupted
 LONGEST_STOP = 10  # ... and these, after which its kernel is ended: `except:` in a loop catches an interrupt
 
 
-def report(paths: Sequence[Path], tell: Callable[[str], None]) -> None:
+def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | None = None) -> None:
     """Tell the lines on each notebook, in the order of the paths; of several notebooks, a table at the end.
 
     As many run at a time as there are cores, and the lines come as soon as one and all before it have run.
-    raises   BookError that names all files that are no notebooks, before any of them runs, or where no notebook can be run
+    table    a .csv file, which is written at the end: the same table for a spreadsheet, also of one notebook
+    raises   BookError that names all files that are no notebooks, before any of them runs, or where no notebook can be run;
+             also for a table that could not be written, or would be written over an answer
     """
+    if table and table.suffix != ".csv":
+        raise BookError(f"{table}: should be a .csv file for the table, such as marks.csv")
+    if table and not table.parent.is_dir():
+        raise BookError(f"{table}: there is no folder {table.parent}")
     jupyter()
     notebooks, wrong = [], []
     for path in paths:
@@ -40,12 +48,21 @@ def report(paths: Sequence[Path], tell: Callable[[str], None]) -> None:
         raise BookError("\n".join(wrong))
     may_open_many_files()
     try:
-        asyncio.run(_side_by_side(paths, notebooks, tell))
+        marks = asyncio.run(_side_by_side(paths, notebooks, tell))
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
+    if len(paths) > 1:
+        for line in ("", *_table(marks)):
+            tell(line)
+    if table:
+        written = io.StringIO(newline="")
+        csv.writer(written).writerows(_rows(marks))
+        files.write(table, "\ufeff" + written.getvalue())  # the mark by which a spreadsheet knows UTF-8
 
 
-async def _side_by_side(paths: Sequence[Path], notebooks: list[Any], tell: Callable[[str], None]) -> None:
+async def _side_by_side(
+    paths: Sequence[Path], notebooks: list[Any], tell: Callable[[str], None]
+) -> dict[Path, dict[str, str]]:
     free, marks = asyncio.Semaphore(cores()), {}
 
     async def one(notebook: Any, path: Path) -> dict[str, str]:
@@ -61,9 +78,7 @@ async def _side_by_side(paths: Sequence[Path], notebooks: list[Any], tell: Calla
             tell(f"{path}: {counts or 'no exercise'}")
             for number, said in marks[path].items():
                 tell(f"  {number:<6} {terminal.shown(said)}")
-    if len(paths) > 1:
-        for line in ("", *_table(marks)):
-            tell(line)
+    return marks
 
 
 def _read(path: Path) -> Any:
@@ -145,11 +160,15 @@ def _kind(said: str) -> str:
     )
 
 
-def _table(marks: dict[Path, dict[str, str]]) -> Iterator[str]:
-    """A row for each notebook, a column for each exercise that one of them has."""
+def _rows(marks: dict[Path, dict[str, str]]) -> Iterator[list[str]]:
+    """A row for each notebook, a column for each exercise that one of them has; above them the numbers."""
     numbers = sorted({number for one in marks.values() for number in one}, key=lambda n: [*map(int, n.split("."))])
-    wide = max(len(str(path)) for path in marks)
-    yield (f"{'':{wide}}" + "".join(f"  {number:<9}" for number in numbers)).rstrip()
+    yield ["", *numbers]
     for path, one in marks.items():
-        row = "".join(f"  {_kind(one[number]) if number in one else '—':<9}" for number in numbers)
-        yield f"{path!s:{wide}}{row}".rstrip()
+        yield [str(path), *(_kind(one[number]) if number in one else "—" for number in numbers)]
+
+
+def _table(marks: dict[Path, dict[str, str]]) -> Iterator[str]:
+    wide = max(len(str(path)) for path in marks)
+    for name, *cells in _rows(marks):
+        yield (f"{name:{wide}}" + "".join(f"  {cell:<9}" for cell in cells)).rstrip()

@@ -54,7 +54,7 @@ def mark_exercises(args: argparse.Namespace) -> int:
     from minitransformer.book import marking
 
     with terminal.ctrl_c_raises():
-        marking.report(args.files, partial(print, flush=True))
+        marking.report(args.files, partial(print, flush=True), args.csv)
     return 0
 
 
@@ -266,6 +266,7 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, dict[str, argparse.
     command.add_argument(
         "files", nargs="+", metavar="FILE.ipynb", type=Path, help="notebooks; with several, a table at the end"
     )
+    command.add_argument("--csv", metavar="FILE.csv", type=Path, help="also write that table here, for a spreadsheet")
 
     command = _command(commands, "figures", "draw the figures", draw_figures)
     command.add_argument("names", nargs="*", help="modules of minitransformer.figures; all by default")

@@ -1,5 +1,6 @@
 """Notebooks that were handed in are marked: by what the checkers print, whatever else goes wrong in them."""
 
+import csv
 import json
 import os
 import signal
@@ -47,6 +48,24 @@ def test_what_is_right_what_is_not_yet_what_waits_and_what_raises(tmp_path, caps
     ]
     assert (tmp_path / "anna.ipynb").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["anna.ipynb", "ben.ipynb", "data.txt"]
+
+
+def test_the_table_also_comes_as_a_file_for_a_spreadsheet(tmp_path, capsys):
+    paths = [str(tmp_path / name) for name in ("Groß, Zoë.ipynb", "ben.ipynb")]
+    hand_in(tmp_path / "Groß, Zoë.ipynb", AT_ONCE)
+    hand_in(tmp_path / "ben.ipynb", "print('Exercise 2.3, not yet: because.')")
+    assert cli.main(["exercises", "--csv", str(tmp_path / "marks.csv"), *paths]) == 0
+    with open(tmp_path / "marks.csv", encoding="utf-8-sig", newline="") as file:
+        assert list(csv.reader(file)) == [["", "2.1", "2.3"], [paths[0], "right", "—"], [paths[1], "—", "not yet"]]
+
+
+def test_a_table_is_written_over_no_answers_and_into_no_folder_that_is_missing(tmp_path, capsys):
+    before = hand_in(tmp_path / "anna.ipynb", "open('it ran', 'w')")
+    for table, why in (("anna.ipynb", "should be a .csv file for the table"), ("no/marks.csv", "there is no folder")):
+        assert cli.main(["exercises", "--csv", str(tmp_path / table), str(tmp_path / "anna.ipynb")]) == 1
+        assert why in capsys.readouterr().err
+    assert (tmp_path / "anna.ipynb").read_bytes() == before
+    assert not (tmp_path / "it ran").exists()
 
 
 def test_notebooks_run_side_by_side_and_are_told_in_their_order(tmp_path, capsys, monkeypatch):
