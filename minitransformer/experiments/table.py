@@ -1,7 +1,7 @@
 """The table of chapter 20: every registered attention, what it is, what it costs, and what it has learned.
 
 What it is comes from the registry, what it costs from the record of `which_cost`, what it learned from those of `which` and, with
-other positions, `which_rope`. A kind that was registered after they were made has its row, which says "not measured yet".
+other positions or none, `which_rope` and `which_without`. A kind that was registered after they were made has its row, which says "not measured yet".
 """
 
 import math
@@ -139,16 +139,23 @@ class Table:
 
     def with_rope(self) -> "Table":
         """The same table, with what the kinds learned whose queries and keys were turned, in place of sinusoids; others stay."""
-        turned = _scores(load("which_rope"))
-        rows = {name: replace(row, scores=row.scores | turned.get(name, {})) for name, row in self.rows.items()}
+        return self._with("which_rope")
+
+    def without_positions(self) -> "Table":
+        """The same table, with what the kinds learned without positions that were run so; others stay."""
+        return self._with("which_without")
+
+    def _with(self, experiment: str) -> "Table":
+        scores = _scores(load(experiment))
+        rows = {name: replace(row, scores=row.scores | scores.get(name, {})) for name, row in self.rows.items()}
         return replace(self, rows=rows)
 
     def with_better_positions(self) -> "Table":
-        """The same table, in which a kind has in each task the positions with which it learned more, of these two."""
-        turned, rows = self.with_rope().rows, {}
+        """The same table, in which a kind has in each task those positions, or none, with which it learned most."""
+        tables, rows = (self, self.with_rope(), self.without_positions()), {}
         for name, row in self.rows.items():
-            pairs = {task: (scores, turned[name].scores[task]) for task, scores in row.scores.items()}
-            better = {task: (min if task == "text" else max)(pair, key=sum) for task, pair in pairs.items()}
+            tried = {task: [of.rows[name].scores[task] for of in tables] for task in row.scores}
+            better = {task: (min if task == "text" else max)(scores, key=sum) for task, scores in tried.items()}
             rows[name] = replace(row, scores=better)
         return replace(self, rows=rows)
 

@@ -1,0 +1,25 @@
+"""Who needs no positions? The kinds of attention of `which` whose formulas tell earlier from later themselves, without any.
+
+The models, tasks and seeds of `which`. Only the sinusoids are left out. A memory takes tokens one after the other, a convolution and
+gMLP have a weight for each distance or place; their authors add no positions, but for RetNet's.
+"""
+
+from typing import Any
+
+from minitransformer.experiments import which
+from minitransformer.experiments.which import IN_A_TEST, TASKS, Trial
+
+__all__ = ["IN_A_TEST", "Trial", "run", "trials"]
+
+MEMORIES = ("delta", "retnet", "gla", "ssd", "gated-delta", "forgetting")
+BY_PLACE = ("gmlp", "lightweight-convolution", "dynamic-convolution")
+
+
+def trials() -> list[Trial]:
+    """Those of `which` that are of these kinds."""
+    return [trial for trial in which.trials() if trial.name in MEMORIES + BY_PLACE]
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """What `which` keeps, of the same model without positions."""
+    return which.trained(which.model_of(trial.attention, TASKS[trial.task], "none"), trial)
