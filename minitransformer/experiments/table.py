@@ -1,7 +1,8 @@
 """The table of chapter 20: every registered attention, what it is, what it costs, and what it has learned.
 
 What it is comes from the registry, what it costs from the record of `which_cost`, what it learned from those of `which` and, with
-other positions or none, `which_rope` and `which_without`. A kind that was registered after they were made has its row, which says "not measured yet".
+other positions or none, `which_rope` and `which_without`. A kind that was registered after they were made has its row, which says
+"not measured yet".
 """
 
 import math

@@ -50,7 +50,10 @@ def test_the_dynamic_convolution_is_hardly_ahead_after_900_steps(bits):
         assert dynamic.max() < worse.min(), name
         far = positions == "sinusoidal"
         assert (worse.max() - dynamic.min() < 0.1) == (not far)
-    assert np.round([longer["window", at].mean() - dynamic.mean() for at in ("sinusoidal", "rope")], 2).tolist() == [0.39, 0.03]
+    assert np.round([longer["window", at].mean() - dynamic.mean() for at in ("sinusoidal", "rope")], 2).tolist() == [
+        0.39,
+        0.03,
+    ]
 
 
 def test_all_have_as_many_parameters():

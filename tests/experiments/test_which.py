@@ -11,11 +11,12 @@ from minitransformer.attention.softmax import softmax_attention
 from minitransformer.backend import available
 from minitransformer.checker import check_pullback
 from minitransformer.data.listops import FILL, listops
-from minitransformer.experiments import find, load, which, which_cost, which_rope
+from minitransformer.experiments import find, load, which, which_cost, which_rope, which_without
 from minitransformer.experiments.record import Record
 from minitransformer.experiments.table import BOTH, FORWARDS, Row, Table, can, table
 from minitransformer.experiments.which import BAG, KEYS, PAIRS, TASKS, VALUES, Batch, Trial
 from minitransformer.functional import cross_entropy
+from minitransformer.pullback import tree_map
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,27 @@ def test_a_trial_with_other_positions_trains_a_model_that_turns_its_queries_and_
     trial = Trial("window:radius=4", "text", 1, 500)
     assert which_rope.run(trial) == {"positions": "rope", "of": trial}
     assert which.run(trial) == {"positions": "sinusoidal", "of": trial}
+
+
+def test_what_tells_earlier_from_later_itself_is_tried_without_positions(monkeypatch):
+    """One causal layer without positions: if two tokens change places, the last row of these is another, and not of others."""
+    trials = which_without.trials()
+    assert set(trials) < set(which.trials())
+    names = {trial.name for trial in trials}
+    assert len(trials) == 12 * len(names) == 108
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, TASKS["recall"].vocabulary, (1, 64))
+    swapped = tokens.copy()
+    swapped[:, [60, 61]] = tokens[:, [61, 60]]
+    for name in (*names, "softmax", "linear", "taylor"):
+        model = replace(which.model_of(name, TASKS["recall"], "none"), depth=1)
+        params = model.init(np.random.default_rng(1), np.float64)
+        if name == "gmlp":  # at first it does nothing but let its half pass
+            params = tree_map(lambda p: p + rng.normal(0, 0.1, p.shape), params)
+        rows = [model(params, each)[0][:, -1] for each in (tokens, swapped)]
+        assert (np.abs(rows[0] - rows[1]).max() > 1e-4) == (name in names), name
+    monkeypatch.setattr(which, "trained", lambda model, trial: {"positions": model.positions, "of": trial})
+    assert which_without.run(trials[-1]) == {"positions": "none", "of": trials[-1]}
 
 
 def test_a_question_of_recall_has_one_answer_and_it_stands_there():
@@ -165,15 +187,16 @@ def test_shares_run_from_the_bag_to_the_best_and_the_front_only_climbs():
 
 
 def test_a_kind_gets_the_better_positions_in_each_task_and_what_has_one_try_keeps_it(found):
-    turned, chosen = found.with_rope(), found.with_better_positions()
+    turned, bare, chosen = found.with_rope(), found.without_positions(), found.with_better_positions()
     for name, row in found.rows.items():
-        for task, scores in row.scores.items():
-            pair = row.mean(task), turned.rows[name].mean(task)
-            assert chosen.rows[name].mean(task) == (min if task == "text" else max)(pair)
-            assert chosen.rows[name].scores[task] in (scores, turned.rows[name].scores[task])
-        assert (turned.rows[name].cost, chosen.rows[name].cost) == (row.cost, row.cost)
-    for name in ("gmlp", "latent", "lightweight-convolution"):
-        assert turned.rows[name] == chosen.rows[name] == found.rows[name]
+        tried = row, turned.rows[name], bare.rows[name]
+        for task in row.scores:
+            assert chosen.rows[name].mean(task) == (min if task == "text" else max)(of.mean(task) for of in tried)
+            assert chosen.rows[name].scores[task] in [of.scores[task] for of in tried]
+        assert {tuple(of.rows[name].cost) for of in (turned, bare, chosen)} == {tuple(row.cost)}
+    assert turned.rows["gmlp"] == found.rows["gmlp"] != bare.rows["gmlp"]
+    for name in ("latent", "gat"):
+        assert turned.rows[name] == bare.rows[name] == chosen.rows[name] == found.rows[name]
     (seeds,) = {
         tuple(
             result["score"] for trial, result in load("which_rope") if (trial.name, trial.task) == ("softmax", "text")
@@ -358,7 +381,7 @@ def test_in_recall_two_kinds_are_ahead_of_dense_attention_in_each_run_though_wit
         assert found.rows[name].mean("recall") - dense.mean("recall") < noise
 
 
-def test_the_delta_rule_leads_in_quality_by_hardly_more_than_the_noise_and_by_the_digits_alone(found):
+def test_the_delta_rule_leads_in_quality_by_little_more_than_the_noise_and_by_the_digits_alone(found):
     """The share of a task has the noise of the task, divided by the way from the bag to the best."""
     chosen = found.with_better_positions()
     best = {
@@ -372,11 +395,12 @@ def test_the_delta_rule_leads_in_quality_by_hardly_more_than_the_noise_and_by_th
         chosen.quality(chosen.rows[name]) for name in ("delta", "gated-delta", "smoother", "softmax")
     )
     assert [delta, gated, smoother, dense] == sorted((chosen.quality(row) for row in chosen), reverse=True)[:4]
-    assert delta - smoother < noise < delta - dense < 1.1 * noise
+    assert noise < delta - dense < 1.25 * noise
+    assert delta - gated < noise < delta - smoother
     assert smoother - dense < noise / 4
     rest = {task: scores for task, scores in chosen.bag.scores.items() if task != "digits"}
     without = replace(chosen, bag=replace(chosen.bag, scores=rest))
-    assert abs(without.quality(without.rows["delta"]) - without.quality(without.rows["softmax"])) < noise / 4
+    assert abs(without.quality(without.rows["delta"]) - without.quality(without.rows["softmax"])) < noise / 3
 
 
 def test_with_rope_dense_attention_is_level_in_the_text_with_what_was_ahead_of_it(found):
@@ -390,19 +414,39 @@ def test_with_rope_dense_attention_is_level_in_the_text_with_what_was_ahead_of_i
     assert turned.rows["delta"].mean("text") > now + 2 * noise
 
 
-def test_with_better_positions_nobody_is_ahead_in_listops_and_one_kind_by_a_hair_in_recall(found):
+def test_with_better_positions_nobody_is_ahead_in_listops_and_two_kinds_by_a_hair_in_recall(found):
     chosen = found.with_better_positions()
+    dense = chosen.rows["softmax"]
     ahead = {
         task: {
-            name: (row.mean(task) - chosen.rows["softmax"].mean(task)) / chosen.noise(task)
+            name: abs(row.mean(task) - dense.mean(task)) / chosen.noise(task)
             for name, row in chosen.rows.items()
-            if row.mean(task) > chosen.rows["softmax"].mean(task) + chosen.noise(task)
+            if task in row.scores and (row.mean(task) - dense.mean(task)) * sign > chosen.noise(task)
         }
-        for task in ("recall", "listops")
+        for task, sign in (("recall", 1), ("listops", 1), ("text", -1))
     }
-    assert list(ahead["recall"]) == ["taylor"]
-    assert ahead["recall"]["taylor"] < 1.1
+    assert list(ahead["recall"]) == ["taylor", "delta"]
+    assert max(ahead["recall"].values()) < 1.2
     assert ahead["listops"] == {}
+    assert set(ahead["text"]) == {"span", "lightweight-convolution", "dynamic-convolution"}
+    assert min(ahead["text"].values()) > 1.5
+
+
+def test_without_positions_most_learn_more_of_the_text_and_less_of_the_digits(found):
+    bare = found.without_positions()
+    names = {trial.name for trial in which_without.trials()}
+    assert {name for name, row in bare.rows.items() if row != found.rows[name]} == names
+    gains = {task: [bare.rows[n].mean(task) - found.rows[n].mean(task) for n in names] for task in found.tasks}
+    noise = {task: found.noise(task) for task in found.tasks}
+    assert sum(gain < -noise["text"] for gain in gains["text"]) == 7
+    assert max(gains["text"]) < 0
+    assert sum(gain < -noise["digits"] for gain in gains["digits"]) == 5
+    assert max(gains["digits"]) < noise["digits"]
+    assert max(map(abs, gains["listops"])) < noise["listops"]
+    assert min(gains["recall"]) > -noise["recall"]
+    turned = found.with_rope()
+    assert all(turned.rows[n].mean("text") < bare.rows[n].mean("text") for n in which_without.IN_TURN)
+    assert {result["diverged"] for result in load("which_without").results} == {0}
 
 
 def test_what_rope_costs_the_linear_transformer_in_recall_and_gives_in_listops_to_those_that_see_both_sides(found):

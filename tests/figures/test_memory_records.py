@@ -48,7 +48,9 @@ def test_without_positions_what_only_adds_tosses_a_coin():
 
 
 def test_which_memory_is_best_is_a_matter_of_positions():
-    most = {at: {name: shares[:, -1].mean() for name, shares in of.items()} for at, of in many_pairs.data().right.items()}
+    most = {
+        at: {name: shares[:, -1].mean() for name, shares in of.items()} for at, of in many_pairs.data().right.items()
+    }
     for name in MEMORIES[1:]:
         assert most["none"][name] > most["sinusoidal"][name] + 0.02, name
     assert max(MEMORIES, key=most["none"].get) == "gated-delta"
