@@ -192,9 +192,11 @@ def real(given: Any, hint: str = "") -> Array:
         if np.asarray(given).dtype.kind in "US":  # "4" is a word, though NumPy would make a number of it
             raise TypeError
         return np.asarray(given, float)
-    except (TypeError, ValueError):
-        what = "a function" if callable(given) else f"{given!r:.60}"
-        raise NotYet(f"Numbers are wanted here, and this is {what}. {hint}") from None
+    except (TypeError, ValueError) as error:
+        what = "this is a function" if callable(given) else f"this is {given!r:.60}"
+        if "inhomogeneous shape" in str(error):
+            what = "the rows of this differ in length"
+        raise NotYet(f"Numbers are wanted here, and {what}. {hint}") from None
 
 
 def without_nan(found: Array) -> Array:

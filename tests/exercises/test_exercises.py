@@ -286,6 +286,10 @@ def test_an_answer_of_another_kind_gets_a_hint():
     for number in ("0.7", "7.5", "7.8", "11.4", "11.5"):
         for found in ("no", (np.eye(2), np.eye(3))):
             assert "Numbers are wanted here" in hint_for(number, lambda *_, found=found: found)
+    rows = [np.ones(3), np.nan]  # the mean of no rows is a single number
+    assert hint_for("14.5", lambda *_: rows).startswith(
+        "Numbers are wanted here, and the rows of this differ in length."
+    )
 
 
 def test_nan_is_called_by_its_name():
