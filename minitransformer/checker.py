@@ -109,6 +109,7 @@ def check_pullback(
             raise GradientError(
                 f"{path}{directions[k][0]}: the pullback says {analytic[k]:.9g}, the difference quotient "
                 f"{numeric[k]:.9g} (relative error {errors[k]:.2g}, allowed {tolerance:.0e})"
+                f"{_multiple(analytic, numeric, a.size, tolerance)}"
             )
         if errors[k] >= worst:
             worst, where = float(errors[k]), path
@@ -139,6 +140,16 @@ def _directions(shape: tuple, entries: int, rng: np.random.Generator) -> Iterato
         yield str([int(i) for i in np.unravel_index(k, shape)]), v.reshape(shape)
     for _ in range(DENSE):
         yield " (all entries, a random direction)", rng.standard_normal(shape)
+
+
+def _multiple(analytic: Array, numeric: Array, size: int, tolerance: float) -> str:
+    """What to say if the gradient of an array is right but for its sign, or for a factor that all its entries have in common."""
+    factor = (analytic @ numeric) / (numeric @ numeric or 1)
+    if np.abs(analytic - factor * numeric).max() > tolerance * np.abs(analytic).max() or abs(factor) < tolerance:
+        return ""
+    if abs(factor + 1) < tolerance:
+        return "; the whole gradient has the opposite sign"
+    return f"; the whole gradient is {factor:.4g} times what it should be" * (size > 1)
 
 
 # ------------------------------------------------------------------------ forward and backward, and their form

@@ -721,6 +721,22 @@ def test_what_is_returned():
     assert 0 < found.error < 1e-8
 
 
+@pytest.mark.parametrize(
+    ("array", "wrong", "said"),
+    [
+        (X, lambda dX: -dX, r"\); the whole gradient has the opposite sign$"),
+        (X[0, 0, :1], lambda dX: -dX, r"\); the whole gradient has the opposite sign$"),
+        (X, lambda dX: 2 * dX, r"\); the whole gradient is 2 times what it should be$"),
+        (X[0, 0, :1], lambda dX: 2 * dX, r"allowed 1e-06\)$"),  # a single number is a multiple of every other
+        (X, lambda dX: dX * np.array([1, 1, 1, 1, -1], dX.dtype), r"allowed 1e-06\)$"),
+        (X, lambda dX: 0 * dX, r"allowed 1e-06\)$"),
+    ],
+)
+def test_a_reversed_sign_and_a_common_factor_are_told(array, wrong, said):
+    with pytest.raises(GradientError, match=said):
+        check_pullback(lambda X: (X**2, lambda dY: wrong(2 * X * dY)), array)
+
+
 def test_the_worst_is_where_it_was_found():
     """The first of two arrays has a gradient that is off by 10⁻⁷ of its size, and the second is right."""
 
