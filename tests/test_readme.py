@@ -27,6 +27,7 @@ import benchmarks.run
 import minitransformer
 from minitransformer import models
 from minitransformer.attention import ATTENTIONS
+from minitransformer.book import appendix
 from minitransformer.cli import command as cli
 from minitransformer.models.registry import STACKS
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
@@ -128,6 +129,25 @@ def test_shell_listings_run(root, tmp_path, monkeypatch):
         if words[0].startswith("python") and words[1] == "-m":
             words = words[2:]
         try_line(where, words, root)
+
+
+def test_twelve_weeks_hold_all_that_they_build_on(root):
+    text = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    (said,) = re.findall(
+        r"Twelve weeks hold, for example, (.*?), if (.*?)\. .*?In the place of (\d\d) there can be (.*?),? which", text
+    )
+    weeks, home, place, others = (re.findall(r"\d\d", part) for part in said)
+    (first, before_first, second, before_second) = home
+    order = [*weeks]
+    for chapter, before in ((first, before_first), (second, before_second)):
+        order.insert(order.index(before), chapter)
+    assert len(weeks) == 12
+    chapters = appendix.table()
+    assert {*order, *others} == chapters.keys()
+    for k, number in enumerate(order):
+        assert {*chapters[number]["builds_on"]} <= {*order[:k]}
+    for number in others:
+        assert {*chapters[number]["builds_on"]} <= {*order} - {*place}
 
 
 def test_each_training_of_a_listing_has_a_file_of_its_own(root):

@@ -138,6 +138,12 @@ def test_each_page_has_its_exercises(root):
     assert {number for page in found.values() for number in page.cells} == set(numbers())
 
 
+def test_a_few_exercises_of_each_page_can_be_handed_in(root):
+    """README says how many have no folded solution; the open ones have no checker either."""
+    for stem, page in pages(root).items():
+        assert 1 <= len(page.cells.keys() - page.solutions.keys()) <= 3, stem
+
+
 def test_an_answer_that_changes_what_it_was_given_is_told_so():
     right = answers()["16.4"]["right"]
 
