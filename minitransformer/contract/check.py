@@ -52,8 +52,8 @@ def check_attention(attention: Any) -> None:
     """Check a kind of attention against every rule, print which rules it keeps, and say of the others what is wrong.
 
     It takes a few seconds. An encoding of positions that acts inside attention is checked inside that of softmax. All is tried
-    with a model of 12 channels, up to 140 tokens and ten steps of training: what an option delays beyond that can't be seen,
-    and is said to be missing. "performer:redraw=3" redraws within ten steps, "performer" does not.
+    with a model of 12 channels and few tokens: what an option hides there is said to be missing, and how to ask again. So
+    "performer:redraw=9000" is said to leave its directions as they are, and "performer:redraw=3" is not.
     attention   a name, with options or without; a class, which is then made for two heads of width 6; or an object of your own
     raises      AttentionError at the end, if a rule is broken; ValueError for what is no attention
     """

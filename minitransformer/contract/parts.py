@@ -61,9 +61,14 @@ def enough(part: Part, n: int) -> int:
     pattern = pattern_of(part)
     if pattern is not None:
         for more in (n, 20, N, 2 * N, 4 * N):
-            seen = pattern(more, more, causal=can(part, True)).mask
-            if (seen.sum(-1) > 1).any(-1).all():
+            choice = (pattern(more, more, causal=can(part, True)).mask.sum(-1) > 1).any(-1)
+            if choice.all():
                 return more
+        keep(
+            choice.any(),
+            "no query sees more than one key, which gets all its weight: there is nothing to be tested. Ask again with an "
+            "option that lets it see more, as 'window:radius=9'",
+        )
     return n
 
 
@@ -72,14 +77,14 @@ def mixer(part: Part) -> Mixer:
     return part if isinstance(part, Mixer) else MultiHeadAttention(*sizes_of(part), bias=False, core=part)  # type: ignore[arg-type]
 
 
-def some(layer: Any, dtype: type = np.float64) -> Tree:
-    """Random parameters: at the initial zeros and ones a wrong gradient could stay hidden."""
-    rng = np.random.default_rng(1)
+def some(layer: Any, dtype: type = np.float64, size: float = 0.6, seed: int = 1) -> Tree:
+    """Random parameters of this size: at the initial zeros and ones a wrong gradient could stay hidden."""
+    rng = np.random.default_rng(seed)
     drawn = layer.init(rng, np.float64)
     for path, array in tree_items({"params": drawn}):
         if not isinstance(array, np.ndarray):
             raise TypeError(f"init: {path} is {array!r}, and should be an array of the dtype that it is asked for")
-    return tree_map(lambda a: (0.6 * a).astype(dtype), random_like(drawn, rng))
+    return tree_map(lambda a: (size * a).astype(dtype), random_like(drawn, rng))
 
 
 def rows(part: Part, *shape: int, dtype: type = np.float64, seed: int = 2) -> Array:

@@ -41,12 +41,14 @@ class Encoding(Checked):
 
     acts_on   the stages that it changes
     shared    names of the parameters that all layers of a stack share, in the paper that it is from
+    unseen    names of the parameters that softmax doesn't see, since they add one number to all scores of a row
     relative  whether it knows distances only, so that a text may begin anywhere
     scale     the factor of ⟨q, k⟩; None for 1/√d
     """
 
     acts_on: ClassVar[tuple[str, ...]] = ()
     shared: ClassVar[tuple[str, ...]] = ()
+    unseen: ClassVar[tuple[str, ...]] = ()
     relative: ClassVar[bool] = True
     scale: float | None = None
 

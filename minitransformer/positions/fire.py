@@ -138,6 +138,8 @@ class FIRE(ScoreEncoding):
     heads: int
     hidden: int = 32
 
+    unseen = ("b_2",)
+
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> FIREParams:
         """c = 0.1, L_mult = 1; weights and biases uniform on ±1 and, in the second layer, ±1/√U."""
         U, H, s = self.hidden, self.heads, 1 / math.sqrt(self.hidden)

@@ -73,8 +73,8 @@ def parameters(encoding, rng):
 
 
 def zero(encoding):
-    """One number for every score of a head: softmax does not see it."""
-    return ["params.b_2"] if isinstance(encoding, FIRE) else []
+    """What adds one number to every score of a head, as the b_2 of FIRE: softmax does not see it."""
+    return [f"params.{name}" for name in encoding.unseen]
 
 
 @every_encoding
