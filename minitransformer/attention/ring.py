@@ -78,7 +78,10 @@ def efficiency(pairs: Int[Array, "W W"]) -> float:
     """The share of their time in which workers work, if time is counted in `work` and a step takes as long as its slowest worker.
 
     W/(2W − 1) for contiguous stretches in the limit of long ones, (n + 1)/(n + W) for stripes, 1 for zigzag.
+    raises   ValueError if no pair counts, as of an empty text
     """
+    if not pairs.any():
+        raise ValueError("pairs: no pair counts, so there is no work to share")
     return float(pairs.sum() / (pairs.shape[1] * pairs.max(1).sum()))
 
 

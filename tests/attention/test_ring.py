@@ -77,6 +77,13 @@ def test_the_limit_of_long_stretches():
     assert found[2] == pytest.approx(4 / 7, abs=2e-3)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES.values())
+def test_of_no_pairs_there_is_no_share(schedule):
+    """It was NaN, without a word."""
+    with pytest.raises(ValueError, match=r"^pairs: no pair counts, so there is no work to share$"):
+        efficiency(work(schedule(0, 4)))
+
+
 def test_without_a_mask_all_have_the_same_work():
     assert (work(contiguous(12, 3), causal=False) == 16).all()
 
