@@ -31,6 +31,12 @@ NO_PAIRS = (
 
 # Methods of a core with a memory that compiled loops replace, for one token, by what its `for_loops` says
 IN_LOOPS = {"prepare", "finish", "phi", "rows"}
+STEPS = {
+    "step",
+    "_go_on",
+    "_last_query",
+    *IN_LOOPS,
+}  # whoever has one of these beside its `__call__` says how it goes on
 
 
 class Part(Checked):
@@ -66,6 +72,14 @@ class Part(Checked):
     prefix: ClassVar[int] = 0
     adds_loss: bool = False
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """If a subclass has a `__call__` of its own, and inherits a `step` that does not call it, that `step` is refused."""
+        super().__init_subclass__(**options)
+        if "__call__" in vars(cls) and not STEPS & vars(cls).keys():
+            base = next((one for one in cls.__mro__ if "step" in vars(one)), None)
+            if base not in (None, Core, Mixer):
+                cls.step = _unless_inherited(vars(base)["step"])
+
     @property
     def causal_in_words(self) -> str:
         """Whether it can be causal, in a word or two for a table."""
@@ -92,6 +106,22 @@ class Part(Checked):
     def refuse(self, *, causal: bool) -> None:
         """Raise ValueError for causal=True if it can't be causal, and for causal=False if it always is."""
         refuse_causal(self, causal)
+
+
+def _unless_inherited(of_base: Any) -> Any:
+    """The `step` of a base, for the `step` of a subclass to call; whoever inherits it is refused."""
+
+    def step(self: Any, *args: Any, **options: Any) -> Any:
+        if type(self).step is step:
+            own = type(self).__name__
+            raise TypeError(
+                f"{own}: its `__call__` is its own, and the `step` that it inherits goes on as its base does; give it one, or "
+                "read the whole text again"
+            )
+        return of_base(self, *args, **options)
+
+    step.inherited = True  # type: ignore[attr-defined]
+    return step
 
 
 def refuse_causal(part: Any, causal: bool) -> None:

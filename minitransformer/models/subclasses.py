@@ -8,7 +8,7 @@ def keeps_up(kind: type, *methods: str) -> bool:
     `step` or `value` of its base, would compute one thing when it is trained and another when it writes.
     """
     for one in kind.__mro__:
-        if any(name in vars(one) for name in methods):
+        if any(name in vars(one) and not hasattr(vars(one)[name], "inherited") for name in methods):
             return True
         if "__call__" in vars(one):
             return False

@@ -324,6 +324,30 @@ class Sum(Core):
         return A @ V, lambda dY: dY
 
 
+def test_the_step_of_a_base_is_refused_where_a_subclass_has_a_call_of_its_own(rng):
+    """Called directly, the layer gave what its base gives; a `step` of its own may still call that of the base."""
+
+    class Too(louder(MultiHeadAttention)):
+        def step(self, params, X, state=None):
+            Y, state = super().step(params, X, state)
+            return 2 * Y, state
+
+    class Heir(louder(MultiHeadAttention)):
+        pass
+
+    params = MultiHeadAttention(D, 2).init(rng, np.float64)
+    said = r"^(Own|Heir): its `__call__` is its own, and the `step` that it inherits goes on as its base does"
+    for layer in (louder(MultiHeadAttention)(D, 2), Heir(D, 2)):
+        with pytest.raises(TypeError, match=said):
+            layer.step(params, X)
+    np.testing.assert_allclose(Too(D, 2).step(params, X)[0], Too(D, 2)(params, X, causal=True)[0], rtol=0, atol=1e-12)
+    Q, K, V = rng.standard_normal((3, 2, 2, 5, 6))
+    with pytest.raises(TypeError, match=said):
+        louder(SoftmaxAttention)().step(NoParams(), Q, K, V)
+    A = causal_mask(5, 5).astype(V.dtype)
+    np.testing.assert_array_equal(Sum().step(NoParams(), Q, K, V, state=None)[0], A @ V)  # that of every core
+
+
 @pytest.mark.parametrize(
     ("attention", "decodes"),
     [
