@@ -38,7 +38,7 @@ def smallest_memory(answer):
 @exercise("12.3")
 def half_a_cache(answer):
     """The n at which one full layer and five windows hold half of six full ones."""
-    w = 1024
+    w = 1024.0
     unless(answer, w, "There a window is full, and nothing has been saved yet: all six hold the same.", 0.01)
     unless(answer, 5 * w / 3, "The sixth layer holds n positions as well.", 0.01)
     unless(answer, 5 * w, "Half of six layers are three.", 0.01)

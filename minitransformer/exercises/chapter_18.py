@@ -6,6 +6,7 @@ from minitransformer.attention import dot_product_attention, softmax_with_sink
 from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, real, unless, value
 from minitransformer.functional import sigmoid, softmax
 from minitransformer.machine import peak_memory
+from minitransformer.typing import Array
 
 
 @exercise("18.1")
@@ -149,6 +150,17 @@ def one_sink_of_two(answer):
         close(given, e @ V / (np.exp(b) + e.sum(1))[:, None], hint)
 
 
+def too_large_for_keys(rng: np.random.Generator) -> tuple[Array, ...]:
+    """q, C, W_uk and W_uv whose keys and values are beyond float64, though y is not; and y."""
+    C, (W_uk, W_uv) = rng.standard_normal((7, 8)), rng.standard_normal((2, 4, 8, 4))
+    q = np.array([[1.0, 0, 0, 0]] * 4)
+    C[3] = -(2.0**16) * np.linalg.pinv(W_uk[:, :, 0]).sum(1)  # every head gives it the weight 0, and its value is large
+    A, _ = softmax(W_uk[:, :, 0] @ C.T / 2)
+    right = np.einsum("hr,hrd->hd", A @ C, W_uv)
+    W_uk[:, :, 1:] *= 2.0**20  # a query is 0 there
+    return 2.0**-1020 * q, 2.0**512 * C, 2.0**508 * W_uk, 2.0**500 * W_uv, 2.0**1012 * right
+
+
 @exercise("18.8")
 def absorbed(answer):
     """One token's attention in the space of the latents."""
@@ -176,6 +188,9 @@ def absorbed(answer):
             raise NotYet("It is right, but keys or values of a head are made on the way: change the brackets.")
     A, _ = softmax(np.einsum("hd,hrd->hr", q, W_uk) @ C.T / np.sqrt(512))
     close(given, np.einsum("hr,hrd->hd", A @ C, W_uv), f"{way} This is with 4 heads of d = 512, n = 2,000 and r = 8.")
+    q, C, W_uk, W_uv, right = too_large_for_keys(rng)
+    one_by_one = "Keys or values are made on the way, even if one token at a time. Here they overflow, and y does not."
+    close(answer(q, C, W_uk, W_uv), right, one_by_one)
 
 
 @exercise("18.9")

@@ -23,7 +23,7 @@ def measured() -> Table:
 def where_lines_cross(answer):
     """Lengths, in 1k, from which on c xᵖ is less than x²."""
     expect(
-        answer, [2, 20, 4], "With x = n/1k both times are powers of x. Where are they equal?",
+        answer, [2.0, 20.0, 4.0], "With x = n/1k both times are powers of x. Where are they equal?",
         ([2, 20, 2], "The third grows faster than n, so it catches up later than the first does."),
         ([2**0.5, 20**0.5, 2**0.5], "Dense attention has its square already: divide both times by x."),
         ([2048, 20480, 4096], "Lengths in 1k are wanted."),
@@ -239,6 +239,8 @@ def layers_in_turns(answer):
         tolerance=0.01,
     )
     close(given[:2], [first, second], hint, 0.01)
+    if (given[0] - given[1]) * (first - second) < 0:
+        raise NotYet("Both are near enough, but in the other order. Which kind is faster, and which did you put first?")
     every = 1
     while 1 / (1 / every + (1 - 1 / every) * r) < 10:
         every += 1

@@ -221,10 +221,14 @@ def array_of(given: Any, shape: tuple[int, ...], hint: str = "") -> Array:
 
 
 def close(given: Any, wanted: Any, hint: str, tolerance: float = 1e-6) -> None:
-    """The answer has these numbers, within a tolerance relative to the largest of them (numbers found by hand: 0.01)."""
+    """The answer has these numbers, within a tolerance relative to the largest of them (numbers found by hand: 0.01).
+
+    Integers are counts, and there is no tolerance: 3.99 layers are not four.
+    """
     right = np.asarray(wanted, float)
     found = array_of(given, right.shape, hint)
-    allowed = tolerance * max(np.abs(right).max(initial=0), 1e-300)
+    counts = np.asarray(wanted).dtype.kind in "iu"
+    allowed = (1e-12 if counts else tolerance) * max(np.abs(right).max(initial=0), 1e-300)
     if not np.allclose(found, right, rtol=1e-12, atol=allowed):  # 0.36 for 4/11 is off by 1 %, and no more
         raise NotYet(_nan_in(found) + hint)
 

@@ -102,7 +102,7 @@ ANSWERS = {
             lambda Q, K, V, s: scaled(Q, K, V, s, ds=by_head)[0],
         ]
     },
-    "2.8": {"right": "params.b_k", "wrong": ["params.b_q", "params.b_v", "b_k", 0]},
+    "2.8": {"right": "params.b_k", "also": [" params.b_k", "p.b_k"], "wrong": ["params.b_q", "params.b_v", "b_k", 0]},
     "2.9": {
         "right": [0.26, 0.0155],  # more than 2.5 standard deviations off, with a thousand rows of one set of keys
         "wrong": [[0.11, 0.01], [0.25, 0.25], [0.9, 0.7], [1 / 16, 1 / 1024], [0.25, 0.018], 0.25],

@@ -88,6 +88,21 @@ def in_one_chunk(FQ, FK, V, c):
     return chunks()(FQ, FK, V, len(FQ))
 
 
+def a_token_at_a_time(FQ, FK, V, c):
+    return chunks()(FQ, FK, V, 1)
+
+
+def row_by_row(FQ, FK, V, c):
+    """S and z are kept at the start of a chunk, and its small matrix is a row at a time."""
+    Y = np.zeros(V.shape)
+    for i in range(len(FQ)):
+        if i % c == 0:
+            S, z = (FK[:i].T @ V[:i], FK[:i].sum(0)) if i else (np.zeros((FK.shape[1], V.shape[1])), 0 * FK[0])
+        w = FK[i - i % c : i + 1] @ FQ[i]
+        Y[i] = (FQ[i] @ S + w @ V[i - i % c : i + 1]) / (FQ[i] @ z + w.sum())
+    return Y
+
+
 def smoother(share=True, power=3, sign=1, together=True, forward=2, divided=True, share_w=True, axes=None):
     def answer(Q, K, V, w):
         D = ((Q[..., :, None, :] - K[..., None, :, :]) ** 2).sum(-1)
@@ -172,6 +187,7 @@ ANSWERS = {
     },
     "10.7": {
         "right": chunks(),
+        "also": [row_by_row],
         "wrong": [
             chunks("write"),
             chunks("write", -1),
@@ -179,6 +195,7 @@ ANSWERS = {
             chunks("read", 99),
             chunks("never"),
             in_one_chunk,
+            a_token_at_a_time,
         ],
     },
     "10.8": {"wrong": [0.1, 0.2, 0.7, 1.0, 1.5, "0.5"]},

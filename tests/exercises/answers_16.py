@@ -128,6 +128,36 @@ def unrolled_later(K):
     return rest()(K)[0], lambda g: unrolled(K)[1](g)
 
 
+def by_differences(K, h=1e-5):
+    """Of each entry of K, with the whole way to the end twice."""
+
+    def pullback(g):
+        dK = np.zeros_like(K)
+        for place in np.ndindex(K.shape):
+            moved = np.zeros_like(K)
+            moved[place] = h
+            dK[place] = g @ (rest()(K + moved)[0] - rest()(K - moved)[0]) / (2 * h)
+        return dK
+
+    return rest()(K)[0], pullback
+
+
+def in_a_series(K):
+    """u = g + J g + J² g + …, where J is not formed."""
+    xi, _ = rest()(K)
+    p, _ = softmax(K @ xi)
+
+    def pullback(g):
+        u = g
+        for _ in range(300):
+            Ku = K @ u
+            u = g + (p * (Ku - p @ Ku)) @ K
+        Ku = K @ u
+        return np.outer(p, u) + np.outer(p * (Ku - p @ Ku), xi)
+
+    return xi, pullback
+
+
 ANSWERS = {
     "16.1": {"wrong": [[1, 1, -1, -1], [-1, -1, -1, 1 / 3], [-1, -1, 1, -1 / 3], [-1, -1, 1]]},
     "16.2": {
@@ -171,6 +201,7 @@ ANSWERS = {
         ]
     },
     "16.8": {
+        "also": [in_a_series],
         "wrong": [
             rest(solved=False),
             rest(values=0),
@@ -179,6 +210,7 @@ ANSWERS = {
             rest(beta=2),
             unrolled,
             unrolled_later,
-        ]
+            by_differences,
+        ],
     },
 }

@@ -51,6 +51,24 @@ def a_quarter_at_a_time(q, C, W_uk, W_uv):
     )
 
 
+def a_token_at_a_time(keys):
+    """Values, and keys too."""
+
+    def function(q, C, W_uk, W_uv):
+        S = np.einsum("hd,hrd->hr", q, W_uk) @ C.T
+        if keys:
+            S = np.array([[x @ (c @ W) for c in C] for x, W in zip(q, W_uk, strict=True)])
+        A, _ = softmax(S / np.sqrt(q.shape[1]))
+        return np.array([sum(a * (c @ W) for a, c in zip(row, C, strict=True)) for row, W in zip(A, W_uv, strict=True)])
+
+    return function
+
+
+def brackets_of_einsum(q, C, W_uk, W_uv):
+    A, _ = softmax(np.einsum("hd,hrd,nr->hn", q, W_uk, C, optimize=True) / np.sqrt(q.shape[1]))
+    return np.array([(a @ C) @ W for a, W in zip(A, W_uv, strict=True)])
+
+
 def gate(slope=lambda g: g * (1 - g), over=lambda x: x.sum(-1), through=True, open_=lambda a: 1 / (1 + np.exp(-a))):
     def function(Y, X, W_g):
         g = open_(X @ W_g).T
@@ -104,6 +122,7 @@ ANSWERS = {
     },
     "18.8": {
         "right": latent(),
+        "also": [brackets_of_einsum, lambda q, *others: latent(width=lambda d, r: 1)(q / np.sqrt(q.shape[1]), *others)],
         "wrong": [
             latent(width=lambda d, r: r),
             latent(width=lambda d, r: 1),
@@ -111,6 +130,8 @@ ANSWERS = {
             expanded,
             expanded_in_turn,  # a head at a time
             a_quarter_at_a_time,
+            a_token_at_a_time(keys=True),
+            a_token_at_a_time(keys=False),
             latent(width=lambda d, r: 4),  # of the first example
         ],
     },

@@ -152,6 +152,7 @@ ANSWERS = {
             [*FACTORS, 10],
             [4, 4, 11],
             [*FACTORS, 40],
+            [*FACTORS[::-1], 11],
             FACTORS,
         ]
     },

@@ -416,6 +416,11 @@ def test_parts_of_checkers():
         close(np.nan, 1, "Look again.")
     with pytest.raises(NotYet, match=r"this is a function\. Look again\."):
         close(np.cos, 1, "Look again.")
+    close(3.99, 4.0, "Look again.", 0.01)
+    close([4.0, 3], np.array([4, 3]), "Look again.", 0.01)
+    for given in (3.99, 4.01, 4.0001):  # of a count there is no tolerance
+        with pytest.raises(NotYet, match=r"^Look again\.$"):
+            close(given, 4, "Look again.", 0.01)
     choice(" Yes ", "yes", "")
     choice("Dynamic_NTK", "dynamic ntk", "")
     choice(np.int64(3), 3, "")
