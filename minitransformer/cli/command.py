@@ -108,7 +108,9 @@ def run_experiment(args: argparse.Namespace) -> int:
                 records=records,
                 bring=args.brought,
             )
-        print(f"{path}{': complete, nothing to run; --renew runs all trials again' * complete}")
+        own = getattr(module, "GROWS", False) and not args.brought
+        said = "; --import FILE.py brings an attention of yours, with trials of its own" * own
+        print(f"{path}{f': complete, nothing to run; --renew runs all trials again{said}' * complete}")
     return 0
 
 

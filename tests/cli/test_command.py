@@ -239,6 +239,10 @@ def test_an_experiment_that_lacks_nothing_says_so(capsys):
     assert capsys.readouterr().out.endswith(
         "token_before.json: complete, nothing to run; --renew runs all trials again\n"
     )
+    assert cli.main(["experiment", "which_rope"]) == 0  # of every attention that is registered
+    assert capsys.readouterr().out.endswith(
+        "all trials again; --import FILE.py brings an attention of yours, with trials of its own\n"
+    )
     assert cli.main(["experiment", "token_before", "--tls-cert", "mine.pem"]) == 1
     assert "--tls-ca-file, --tls-cert and --tls-key are needed together" in capsys.readouterr().err
 
