@@ -22,6 +22,8 @@ class Window(Pattern):
 
     dilation   1 for the sliding window, more for the dilated one; heads with several: EachHead((Window(8), Window(8, 2)))
     source     Borealis II, sliding window attention; Aalto 3.1.2. Its "w" is 2 radius where both sides are seen
+    cost       O(n (radius + global_tokens) d) time, O(n) memory; O(n² d) and O(n²) in the tier "numpy", and with an encoding
+               whose scores are formed, as those of Shaw are. A number for each offset, as in ALiBi, is added in the tiles
     """
 
     radius: NonNegative = 32
