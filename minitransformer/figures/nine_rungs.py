@@ -275,4 +275,5 @@ class _Sketch(NamedTuple):
         shape = FancyBboxPatch(at - [width / 2, 0.16], width, 0.32, boxstyle="round,pad=0,rounding_size=0.06")
         shape.set(facecolor="white", edgecolor=colour, linewidth=1.8, zorder=4)
         self.ax.add_patch(shape)
-        self.ax.text(*at, text, color=colour, ha="center", va="center_baseline", zorder=5)
+        letters = OLD if colour == PALE else colour  # a pale edge can be seen, and pale letters can't be read
+        self.ax.text(*at, text, color=letters, ha="center", va="center_baseline", zorder=5)

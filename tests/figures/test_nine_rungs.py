@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import FancyBboxPatch
 
 from minitransformer.figures import nine_rungs
@@ -195,6 +195,18 @@ def test_a_hollow_mark_is_what_row_3_does_not_depend_on(data, number):
     left_out = int((~rung.depends).sum())
     rows = 1 if rung.chained else N - 1
     assert len(hollow) == left_out * (1 if rung.asks == "query" else 2) + rows
+
+
+def test_letters_are_dark_enough_to_be_read(data):
+    """4.5 : 1 on white, as the guidelines for the web ask; only edges and lines are paler."""
+
+    def contrast(colour):
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+        return 1.05 / (0.05 + np.dot([0.2126, 0.7152, 0.0722], linear))
+
+    (ax,) = nine_rungs.draw(data).axes
+    assert contrast(PALE) < 2
+    assert min(contrast(text.get_color()) for text in ax.texts) > 4.5
 
 
 def test_every_rung_has_its_name(data):
