@@ -23,7 +23,7 @@ from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.sink import LearnedSink
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.checks import frozen
-from minitransformer.positions.encoding import Encoding
+from minitransformer.positions.encoding import Encoding, OffsetBias
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array
@@ -118,7 +118,7 @@ class SoftmaxAttention(Core):
         sees the last keys alone is the exception: those are neighbours, so their offsets are known.
         """
         kept = (self.pattern or EVERY_PAIR).kept
-        near = kept is not None and kept.first == 0 and hasattr(self.encoding, "bias")
+        near = kept is not None and kept.first == 0 and isinstance(self.encoding, OffsetBias)
         return kept if self.encoding is None or near else None
 
     @property
@@ -171,7 +171,7 @@ class SoftmaxAttention(Core):
             return self(params, Q, state.keys, state.values, causal=True)[0], state
         if kept is not None and n > PIECE:
             return self._read(params, Q, K, V, state, kept)
-        if kept is None and (n > FEW or not (self.encoding is None or hasattr(self.encoding, "bias"))):
+        if kept is None and (n > FEW or not (self.encoding is None or isinstance(self.encoding, OffsetBias))):
             return super().step(params, Q, K, V, state=state)
         if state is not None:
             state = state.extended(K, V)

@@ -53,7 +53,7 @@ class Known:
         self.room = 2 * (columns + 2 * hidden + 2 * D) + mixed  # numbers that two threads share of one row in a block
         self.turns: tuple[Array, ...] = (np.empty((0, 0), self.dtype),) * 2  # cos and sin
         self.last: tuple[Any, list[Array], Array] = None, [], np.empty((0, 0), np.int64)
-        self.memories = self._memories() if self.rows is not None and block.of_memories else None
+        self.memories = self._memories() if self.rows is not None and block.one_loop_with_memory else None
         none = np.empty((1, 1, 1, 0), self.dtype), np.full((1, 1), -np.inf, self.dtype), self.dtype.type(0)
         core = getattr(block.attention, "core", None)
         added = [getattr(core, part, None) for part in ("encoding", "sink", "cap", "furthest")]

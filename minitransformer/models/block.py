@@ -26,7 +26,7 @@ from minitransformer.models.feed_forward import Activation, FeedForward
 from minitransformer.models.gated_feed_forward import GATES, Gated, GatedFeedForward
 from minitransformer.models.norms import Norm, NormParams, norm_of
 from minitransformer.models.subclasses import keeps_up
-from minitransformer.positions import RoPE
+from minitransformer.positions import OffsetBias, RoPE
 from minitransformer.pullback import Layer, Pullback, Tree, of_layer, tree_add
 from minitransformer.ranges import Fraction
 from minitransformer.registry import OldFieldsRefused
@@ -289,11 +289,11 @@ class Block(OldFieldsRefused):
         if type(core) is Sinks:
             return core.rotate is None and core.encoding is None
         if type(core) is AdaptiveSpan or (type(core) is SoftmaxAttention and core.page is None and core.gate is None):
-            return core.encoding is None or hasattr(core.encoding, "bias")
+            return core.encoding is None or isinstance(core.encoding, OffsetBias)
         return False
 
     @cached_property
-    def of_memories(self) -> bool:
+    def one_loop_with_memory(self) -> bool:
         """Whether one loop may do the whole block: `loops_around_core`, and the core has a memory that loops can read."""
         attention = self.attention
         if not (self.loops_around_core and isinstance(attention, MultiHeadAttention)):

@@ -3,8 +3,21 @@
 import numpy as np
 import pytest
 
+import minitransformer as mt
 from minitransformer.attention import attend
-from minitransformer.positions import ALiBi, Encoding, OffsetBias, RoPE, ScoreEncoding, Shaw, offsets
+from minitransformer.checks import frozen
+from minitransformer.models import LanguageModel
+from minitransformer.positions import (
+    FIRE,
+    IN_ATTENTION,
+    ALiBi,
+    Encoding,
+    OffsetBias,
+    RoPE,
+    ScoreEncoding,
+    Shaw,
+    offsets,
+)
 
 
 def test_offsets_of_the_last_queries():
@@ -39,6 +52,29 @@ def test_an_encoding_that_gives_nothing_is_refused():
     for encoding, lacks in ((Bias(), "bias"), (Scores(), "scores")):
         with pytest.raises(TypeError, match=f"has no {lacks}"):
             attend(encoding, Encoding().init(np.random.default_rng(0)), Q, Q, Q)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "window:radius=3", "span:limit=5"])
+def test_a_field_called_bias_makes_no_bias_of_scores(attention, tier):
+    """It was asked for a number for each offset, since it has something of that name, when the model wrote."""
+
+    @frozen
+    class Shifted(FIRE):
+        bias: float = 0.0
+
+    if "shifted" not in IN_ATTENTION:
+        mt.register("shifted", Shifted)
+    try:
+        model = LanguageModel(20, 16, 12, 2, 2, 8, attention=attention, positions="shifted:bias=0.5")
+    finally:
+        del IN_ATTENTION["shifted"]
+    params, tokens = model.init(np.random.default_rng(0), np.float64), np.arange(8)[None]
+    whole, _ = model(params, tokens)
+    state, said = None, []
+    for t in range(8):
+        row, state = model.step(params, tokens[:, t : t + 1], state)
+        said.append(row[:, 0])
+    np.testing.assert_allclose(np.stack(said, 1), whole, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("encoding", [ALiBi(2), Shaw(4, 3)])

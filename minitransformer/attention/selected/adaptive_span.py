@@ -19,7 +19,7 @@ from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.sparse.pattern import TILE, Pattern
 from minitransformer.checks import frozen
 from minitransformer.gather_scatter import refuse_other_heads, unbroadcast
-from minitransformer.positions.encoding import Encoding, queries_last
+from minitransformer.positions.encoding import Encoding, OffsetBias, queries_last
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import NonNegative, NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
@@ -231,7 +231,7 @@ class AdaptiveSpan(Core):
     ) -> tuple[Array, KeysValues]:
         """As any core with keys and values; of a few tokens only what the largest span reaches is read."""
         n = Q.shape[-2]
-        if n > FEW or not (self.encoding is None or hasattr(self.encoding, "bias")):
+        if n > FEW or not (self.encoding is None or isinstance(self.encoding, OffsetBias)):
             return super().step(params, Q, K, V, state=state)
         state = KeysValues.of(K, V) if state is None else state.extended(K, V)
         z = self.largest * params.span
