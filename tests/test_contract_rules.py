@@ -483,6 +483,7 @@ def test_a_right_one_passes(attention, capsys):
         ("hopfield", tiers_agree, {"causal": False, "dtype": np.float32}),
         ("hopfield", groups_share_keys, {"causal": True, "groups": 1}),
         ("performer", learns, {"tier": "numpy"}),
+        ("performer:redraw=None", learns, {"tier": "numpy"}),
         ("fire", gradients, {"causal": False, "n": 7, "padded": False}),
     ],
 )
@@ -688,6 +689,12 @@ def test_who_says_that_it_moves_has_to_move():
         def after_step(self, params, observed, rng):
             return params
 
+    @frozen
+    class SaysSo(Right):
+        moves = True
+
+    with pytest.raises(Broken, match="it says that after_step moves its parameters, and has no after_step of its own"):
+        learns(SaysSo(), tier="numpy")
     sizes = HEADS, WIDTH // HEADS, 160, 4
     heads = [MultiHeadAttention(WIDTH, HEADS, core=core) for core in (SoftmaxAttention(), Routing(*sizes))]
     for right in (Routing(*sizes), *heads):

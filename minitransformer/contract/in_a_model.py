@@ -10,7 +10,7 @@ import numpy as np
 from minitransformer.attention import MultiHeadAttention
 from minitransformer.attention.core import Part
 from minitransformer.backend import backend
-from minitransformer.contract.parts import differ, keep, model_with, positions_for
+from minitransformer.contract.parts import can, differ, keep, mixer, model_with, positions_for, rows, some
 from minitransformer.data.text import Text
 from minitransformer.pullback import Tree, tree_items
 from minitransformer.training.checkpoint import Checkpoint, load, save
@@ -88,13 +88,22 @@ def learns(part: Part, *, tier: str) -> None:
             f"it says that after_step moves its parameters, and in {MANY:,} calls {still} stay; "
             "if an option delays it for longer, ask again with a smaller one, as 'performer:redraw=3'",
         )
-    own = type(part).after_step is not Part.after_step
-    keep(isinstance(part, MultiHeadAttention) or own == part.moves, "after_step does something: it needs moves = True")
+    own = isinstance(part, MultiHeadAttention) or type(part).after_step is not Part.after_step
+    keep(own or not part.moves, "it says that after_step moves its parameters, and has no after_step of its own")
+    keep(part.moves or not own or _stays(part), "after_step does something: it needs moves = True")
 
 
 def _moved(before: Tree, after: Tree) -> set[str]:
     """Paths of the parameters that are no longer what they were."""
     return {path for (path, a), (_, b) in zip(tree_items(before), tree_items(after), strict=True) if (a != b).any()}
+
+
+def _stays(part: Part) -> bool:
+    """Whether `after_step` leaves the parameters as they are."""
+    layer = mixer(part)
+    params = some(layer)
+    _, pullback = layer(params, rows(part, 2, 9), causal=can(part, True))
+    return not _moved(params, layer.after_step(params, layer.observe(pullback), np.random.default_rng(2)))
 
 
 def _many_steps_later(model: Any, params: Tree) -> Tree:

@@ -165,7 +165,9 @@ class Performer(FeatureAttention):
         return Features("exponentials", signs, max(d, 1) ** -0.25, CAP, params.W) if signs else None
 
     def after_step(self, params: PerformerParams, observed: Tree, rng: np.random.Generator) -> PerformerParams:
-        """The directions a step older, or new ones every `redraw` steps."""
-        if self.redraw is None or params.age[0] + 1 < self.redraw:
+        """The directions a step older, or new ones every `redraw` steps; if they are never drawn anew, the same."""
+        if self.redraw is None:
+            return params
+        if params.age[0] + 1 < self.redraw:
             return params._replace(age=params.age + 1)
         return PerformerParams(self._draw(rng, params.W.dtype), np.zeros_like(params.age))
