@@ -14,7 +14,7 @@ NAMES = {  # of those that are drawn; a Performer whose directions are drawn ane
     "softmax": ("dense", "C0"),  # three colours as in `linear_time`
     "performer:redraw=None": ("Performer", "C2"),
     "linear": ("linear", "C3"),
-    "window:radius=32": ("window of 32", "C5"),
+    "window:radius=32": ("window of 33", "C5"),  # 32 tokens back, and the token itself
     MIXED[0]: ("window, Performer", "C4"),
     MIXED[1]: ("window, linear", "C1"),
 }

@@ -12,6 +12,7 @@ from minitransformer.typing import Array
 QUERIES, KEYS, WIDTH = 2000, 64, 64
 LONGER = 1.5  # a query is so many times as long as a key
 SHOWN = 9.0  # the sink of the upper panel
+END = 20  # of both axes, beyond every L
 
 
 class SinkGate(NamedTuple):
@@ -31,7 +32,7 @@ def data() -> SinkGate:
     for name, q in (("matched", K[:, 0]), ("unmatched", np.roll(K[:, 0], 1, 0))):
         S = LONGER * np.einsum("qd,qkd->qk", q, K) / np.sqrt(WIDTH)
         L[name] = np.log(np.exp(S).sum(-1))
-    b = np.linspace(0, 18, 73)
+    b = np.linspace(0, END, 4 * END + 1)
     return SinkGate(**L, b=b, gates={name: sigmoid(of - b[:, None])[0].mean(-1) for name, of in L.items()})
 
 
@@ -39,7 +40,7 @@ def draw(data: SinkGate) -> Figure:
     """Above: how often which L, and the gate σ(L − 9), which opens between the humps. Below: the mean gate by the sink b."""
     fig, (above, below) = figure(2, 1, height=10)
     colours = {"matched": "#20639b", "unmatched": "#c8553d"}
-    bins = np.linspace(0, 18, 73)
+    bins = np.linspace(0, END, 4 * END + 1)
     for name, hatch in (("unmatched", "//"), ("matched", "")):
         counts, _ = np.histogram(getattr(data, name), bins)
         above.stairs(counts / counts.max(), bins, fill=True, alpha=0.45, color=colours[name], hatch=hatch, label=name)
@@ -53,7 +54,7 @@ def draw(data: SinkGate) -> Figure:
         (above, ((5.3, 1.04, "center"), (12.6, 1.04, "center"))),
         (below, ((0.3, 0.1, "left"), (12.4, 0.55, "left"))),
     ):
-        ax.set(xlim=(0, 18), ylim=(0, 1.18), yticks=[0, 0.5, 1])
+        ax.set(xlim=(0, END), ylim=(0, 1.18), yticks=[0, 0.5, 1])
         for (x, y, side), name in zip(names, ("unmatched", "matched"), strict=True):
             ax.text(x, y, name, ha=side, color=colours[name])
     above.text(14.2, 0.83, r"$\sigma(L - 9)$")

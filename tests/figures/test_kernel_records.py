@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
+from minitransformer.attention import Window
 from minitransformer.experiments.linear_time import HEADS, MATRICES, ROOM
 from minitransformer.experiments.long_text import MIXED, WINDOW
 from minitransformer.figures import linear_time, long_text
@@ -72,6 +73,8 @@ def test_every_kind_learns_and_the_record_says_how_much(times):
         assert 0.05 < (found.looks[attention][:, late] - found.looks[attention][:, -1]).mean() < 0.25
     ax = long_text.draw(found).axes[0]
     assert len(ax.lines) == 2 * (len(found.looks) - 1)  # one of the two Performers
+    seen = Window(32)(100, 100, causal=True).mask.sum(-1).max()  # 32 tokens back, and the token itself
+    assert f"window of {seen}" in [name.get_text() for name in ax.texts]
     colours = {name.get_text(): name.get_color() for name in ax.texts}
     for line in linear_time.draw(times).axes[0].lines:  # the figure before it
         name = {"dense, every matrix formed": "dense", "linear transformer": "linear"}.get(

@@ -45,7 +45,10 @@ def test_a_sink_between_the_humps_opens_for_a_match():
     assert np.mean(found.matched > sink_gate.SHOWN) > 0.9
     assert (np.diff(list(found.gates.values()), axis=1) < 0).all()
     assert found.unmatched.std() < found.matched.std() / 2
-    sink_gate.draw(found)
+    for ax in sink_gate.draw(found).axes:
+        low, high = ax.get_xlim()
+        every = np.concatenate([found.unmatched, found.matched])
+        assert ((low < every) & (every < high)).all(), "every L is in the picture"
 
 
 def test_a_latent_bounds_the_width_and_linformer_the_length(growth):
