@@ -31,12 +31,8 @@ NO_PAIRS = (
 
 # Methods of a core with a memory that compiled loops replace, for one token, by what its `for_loops` says
 IN_LOOPS = {"prepare", "finish", "phi", "rows"}
-STEPS = {
-    "step",
-    "_go_on",
-    "_last_query",
-    *IN_LOOPS,
-}  # whoever has one of these beside its `__call__` says how it goes on
+# Whoever has one of these beside its `__call__` says how it goes on
+STEPS = {"step", "_go_on", "_last_query", *IN_LOOPS}
 
 
 class Part(Checked):

@@ -168,9 +168,7 @@ def a_bias_without_effect(answer):
     attention = MultiHeadAttention(6, 2)
     params = random_like(attention.init(rng, np.float64), rng)
     try:
-        _, dot, path = answer.strip().partition(
-            "."
-        )  # of one who called it from a function of theirs, it may be "p.b_k"
+        _, dot, path = answer.strip().partition(".")  # "p.b_k", of one who called it from a function of theirs
         check_pullback(attention, params, rng.standard_normal((2, 4, 6)), zero=[f"params{dot}{path}"], entries=4)
     except GradientError:
         raise NotYet(
