@@ -16,7 +16,7 @@ MEMORIES = ("linear", "retnet", "gla", "delta", "gated-delta")
 
 def test_which_memory_recalls_most_and_which_replaces_worst():
     """With sinusoids."""
-    every, once, rewritten = (of["sinusoidal"] for of in many_pairs.data()[:3])
+    every, _, rewritten = (of["sinusoidal"] for of in many_pairs.data()[:3])
     right = {name: shares.mean(0) for name, shares in every.items()}
     for name in MEMORIES[:-1]:
         assert (right[name] < right["gated-delta"]).all(), name
@@ -37,7 +37,7 @@ def test_which_memory_recalls_most_and_which_replaces_worst():
 
 
 def test_without_positions_what_only_adds_tosses_a_coin():
-    every, once, rewritten = (of["none"] for of in many_pairs.data()[:3])
+    _, once, rewritten = (of["none"] for of in many_pairs.data()[:3])
     for name in ("softmax", "linear"):
         np.testing.assert_allclose(rewritten[name].mean(0), 0.5, atol=0.02)
         assert once[name].min() > 0.93
