@@ -74,7 +74,7 @@ class Part(Checked):
         if "__call__" in vars(cls) and not STEPS & vars(cls).keys():
             base = next((one for one in cls.__mro__ if "step" in vars(one)), None)
             if base not in (None, Core, Mixer):
-                cls.step = _unless_inherited(vars(base)["step"])
+                cls.step = _unless_inherited(vars(base)["step"])  # type: ignore[attr-defined]
 
     @property
     def causal_in_words(self) -> str:
