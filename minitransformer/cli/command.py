@@ -13,7 +13,7 @@ from typing import Any
 from minitransformer import __version__, files, terminal
 from minitransformer.cli.train import add_generate, add_train, generate, train
 from minitransformer.kept_loops import keep_somewhere
-from minitransformer.registry import instead
+from minitransformer.registry import UnknownName, instead
 
 # All else is imported by the commands that need it: `minitransformer --help` should not wait
 
@@ -407,7 +407,9 @@ def _outcome(args: argparse.Namespace) -> int:
     except OSError as error:
         terminal.say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error)
     except (BookError, ValueError, ImportError, MemoryError) as error:
-        terminal.say(_of_option(str(error), args.given) or type(error).__name__)
+        own = isinstance(error, UnknownName) and args.command in IMPORT and not args.brought
+        said = str(error) + "; --import FILE.py brings one of your own" * own
+        terminal.say(_of_option(said, args.given) or type(error).__name__)
     return 1
 
 

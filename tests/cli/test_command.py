@@ -247,6 +247,19 @@ def test_an_experiment_that_lacks_nothing_says_so(capsys):
     assert "--tls-ca-file, --tls-cert and --tls-key are needed together" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words", [["attentions", "sigmoid"], ["stacks", "looped"], ["train", "--positions", "slopes", "--steps=1"]]
+)
+def test_a_name_that_nobody_knows_may_come_from_a_file(words, capsys, tmp_path):
+    """What a reader has registered in a file of theirs is there with --import, and unknown without it."""
+    assert cli.main(words) == 1
+    assert capsys.readouterr().err.endswith("; --import FILE.py brings one of your own\n")
+    file = tmp_path / f"nothing_for_{words[0]}.py"
+    file.write_text("", encoding="utf-8")
+    assert cli.main([*words, "--import", str(file)]) == 1
+    assert "--import" not in capsys.readouterr().err, "it was brought, and the name is not in it"
+
+
 def test_a_figure_that_needs_what_its_notebook_has_is_left_to_it(monkeypatch, capsys):
     monkeypatch.setattr(figures, "modules", lambda: {"mine": SimpleNamespace(data=lambda trained, seed=0: None)})
     assert cli.main(["figures"]) == 0
