@@ -182,6 +182,7 @@ def slope_of_an_energy(answer):
     unless(given, -np.log(total) + half, "The logarithm is divided by β.")
     unless(given, np.log(total) / 2 + half, "The sign: a query that is like a key lies low.")
     unless(given, -np.log(np.exp(xi @ K.T).sum(1)) / 2 + half, "β is in the exponent, too.")
+    unless(given, -np.log(np.exp(xi @ K.T).sum(1)) + half, "That is the energy with β = 1.")
     unless(given, -np.log(total) / 2, "Half of the square of ξ is missing.")
     unless(given, -np.log(total) / 2 + 2 * half, "Half of the square of ξ is added, not all of it.")
     close(given, -np.log(total) / 2 + half, "One number for each query: the logarithm is of the sum over the keys.")

@@ -193,6 +193,7 @@ ANSWERS = {
             energy(front=1),
             energy(sign=1),
             energy(inside=1),
+            energy(front=1, inside=1),
             energy(square=0),
             energy(square=1),
             over_the_queries,
