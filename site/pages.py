@@ -20,6 +20,7 @@ from minitransformer import live
 from minitransformer.book import equations
 
 NOTATION = "98_map_and_glossary.html#notation-of-the-five-texts"  # the table of letters
+ORDER = "98_map_and_glossary.html#a-map-of-chapters"  # what has to be read before what
 NO_SCRIPTS = (
     "Scripts are off in this browser, so equations stand as their source in LaTeX, and figures with sliders don't move."
 )
@@ -200,7 +201,8 @@ def index(book: Book, reference: list[str]) -> str:
         "equations and systems to their code and tests. "
         "Each chapter is a notebook: a question, a guess, an equation, the lines of code that are the equation, a number or a "
         "picture, and what it means. It assumes linear algebra, the chain rule and Python. "
-        "Begin with [how to read this book](00_how_to_read_this_book.html), or look up [a symbol](symbols.html), "
+        f"Begin with [how to read this book](00_how_to_read_this_book.html), see [which chapter needs which]({ORDER}), "
+        "or look up [a symbol](symbols.html), "
         f"[what the five texts write for it]({NOTATION}), "
         "[a word](glossary.html), [an equation](map.html) or [a function](api.html).",
         "",
