@@ -154,8 +154,8 @@ def _noise(found: Table) -> str:
     """How the columns of learning were measured, and how large a difference has to be to mean something."""
     said = ", ".join(f"{found.noise(task):.2f} for {task}" for task in found.tasks)
     return (
-        f"What was learned is the mean of {which.SEEDS} small trainings on up to 64 tokens. Positions are sinusoids, or RoPE "
-        f"where that was tried and is better for the kind and the task. A difference below {said} is noise."
+        f"What was learned is the mean of {which.SEEDS} small trainings on up to 64 tokens. Positions are sinusoids, or RoPE or "
+        f"none where that was tried and is better for the kind and the task. A difference below {said} is noise."
     )
 
 
