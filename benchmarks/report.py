@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.backend import available, register
+from minitransformer.backend import available, vector_bytes
 from minitransformer.machine import cores, processor, vectors
 
 BUSY = 0.5  # load per core from which on the machine counts as busy
@@ -143,7 +143,7 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "cores": cores(),
         "vectors": vectors(),
-        "register": register() if "numba" in available() else 0,  # bytes
+        "register": vector_bytes() if "numba" in available() else 0,  # bytes
         "caches": _caches(),
         "load": round(load, 2),
         "settings": told,

@@ -46,7 +46,7 @@ def as_one_axis(X: Array, start: int, stop: int | None = None) -> Array:
     return X.reshape(*X.shape[:start], math.prod(X.shape[start:stop]), *X.shape[stop:])
 
 
-def heads(X: Array) -> Array:
+def one_batch(X: Array) -> Array:
     """Batch axes merged into one, for a loop: (*batch, n, d) to (B, n, d). A copy only if a loop can't read X in place."""
     return for_reading(X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]))
 

@@ -42,7 +42,7 @@ define <16 x float> @multiply_add(<16 x float> %a, <16 x float> %b, <16 x float>
 
 
 @functools.cache
-def register() -> int:
+def vector_bytes() -> int:
     """Bytes of the vectors that this processor multiplies and adds in one instruction; 0 if it has no such one. Needs Numba.
 
     There is no list of processors here: the compiler is asked how many instructions it needs for 64 bytes. The answer is 64 with
@@ -70,7 +70,7 @@ def _missing(name: str) -> str:
     if name == "micro":
         if numba.config.DISABLE_JIT:
             return "the tier 'micro' is made of vector instructions, and NUMBA_DISABLE_JIT asks for plain Python"
-        if not register():
+        if not vector_bytes():
             return "the tier 'micro' needs a processor that multiplies and adds vectors: x86 with AVX and FMA, or ARM"
     return ""
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import minitransformer as mt
-from minitransformer.backend import TIERS, available, current, register
+from minitransformer.backend import TIERS, available, current, vector_bytes
 
 needs_numba = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
 
@@ -202,7 +202,7 @@ def test_the_compiler_knows_how_wide_a_register_is(monkeypatch, name, features, 
 
     monkeypatch.setattr(config, "CPU_NAME", name)
     monkeypatch.setattr(config, "CPU_FEATURES", features)
-    assert register.__wrapped__() == width
+    assert vector_bytes.__wrapped__() == width
 
 
 @needs_numba
@@ -212,4 +212,4 @@ def test_every_arm_processor_of_64_bits_has_the_micro_kernel(monkeypatch, featur
     from numba import config
 
     monkeypatch.setattr(config, "CPU_FEATURES", features)
-    assert register.__wrapped__() == 16
+    assert vector_bytes.__wrapped__() == 16

@@ -25,7 +25,7 @@ from minitransformer.arrays import (
     as_one_axis,
     finite,
     for_reading,
-    heads,
+    one_batch,
     times,
     unless_hidden,
     without_the_hidden,
@@ -197,11 +197,11 @@ def tiled_attention(
     if n <= FEW:
         seen = mask if pattern is None else pattern.mask if mask is None else mask & pattern.mask
         pairs = pairs_of(Q, K, m, bias, seen, causal, sink, cap)
-        Y, L = _few(heads(Q), heads(K), heads(V), pairs, m, scale, K.size > LONG)
+        Y, L = _few(one_batch(Q), one_batch(K), one_batch(V), pairs, m, scale, K.size > LONG)
         Y, L = Y.reshape(*batch, n, V.shape[-1]), L.reshape(*batch, n)
     else:
         Y, L = np.empty((*batch, n, V.shape[-1]), Q.dtype), np.empty((*batch, n), Q.dtype)
-        out = heads(Y), L.reshape(math.prod(batch), n)
+        out = one_batch(Y), L.reshape(math.prod(batch), n)
         pairs = forwards(pairs_of(Q, K, m, bias, mask, causal, sink, cap), pattern)
         tasks = math.prod(batch) * -(-n // LANES) if math.prod(batch) * n * m * Q.shape[-1] > ENOUGH else 1
         in_parallel(tasks, forward, *(padded(X) for X in (Q, K, V)), pairs, m, scale, plain_loops(), *out)
@@ -217,7 +217,7 @@ def attend_to_buffer(
 ) -> Array:  # fmt: skip
     """`attend_to_buffer` of attention/dot_product.py, in the tiers "numba" and "micro"."""
     B, n, dv = math.prod(Q.shape[:-2]), Q.shape[-2], V.shape[-1]
-    q, k, v = map(heads, (Q, K, V))
+    q, k, v = map(one_batch, (Q, K, V))
     if mask is None and sink is None and cap is None and B * m * dv <= LONG:
         added, rows = np.empty((1, 0), Q.dtype), 0 if bias is None else bias.size // max(m, 1)
         if n == 1 and bias is not None and (rows == 1 or bias.shape[:-1] in (Q.shape[-3:-2], Q.shape[:-2])):

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import for_reading, heads
+from minitransformer.arrays import for_reading, one_batch
 from minitransformer.kernels.attention_backward import FAINT
 from minitransformer.kernels.attention_pairs import pairs_of
 from minitransformer.kernels.compiling import any_order, compiled, inside
@@ -318,8 +318,8 @@ def read_best(Q, K, V, S, k, scale):
 def forward(Q: Array, K: Array, V: Array, choice: Any, scale: float, Y: Array, L: Array, weights: Array) -> None:
     """Fill Y (*batch, n, dv) and L (*batch, n); add the weights of each list's slots to `weights`, if it has rows."""
     pairs, lists, tasks = _given(Q, K, choice)
-    out = heads(Y), L.reshape(math.prod(L.shape[:-1]), L.shape[-1]), heads(weights)
-    in_parallel(tasks * len(lists), attend, *map(heads, (Q, K, V)), pairs, lists, choice.block, scale, *out)
+    out = one_batch(Y), L.reshape(math.prod(L.shape[:-1]), L.shape[-1]), one_batch(weights)
+    in_parallel(tasks * len(lists), attend, *map(one_batch, (Q, K, V)), pairs, lists, choice.block, scale, *out)
 
 
 def backward(
@@ -327,12 +327,12 @@ def backward(
 ) -> tuple[Array, Array, Array]:
     """dQ, dK and dV, with the shapes of Q, K and V."""
     pairs, lists, tasks = _given(Q, K, choice)
-    q, k, v, dy = map(heads, (Q, K, V, dY))
+    q, k, v, dy = map(one_batch, (Q, K, V, dY))
     parts = max(1, min(-(-8 // max(len(k), 1)), -(-Q.shape[-2] // CHUNK)))  # few heads: several tasks for each
     dQ, dK, dV = np.zeros(Q.shape, Q.dtype), *(np.zeros((parts, *X.shape), X.dtype) for X in (k, v))
-    known = dy, L.reshape(q.shape[:2]), np.vecdot(dy, heads(Y))
+    known = dy, L.reshape(q.shape[:2]), np.vecdot(dy, one_batch(Y))
     in_parallel(
-        tasks * len(k) * parts, attend_back, q, k, v, pairs, lists, choice.block, scale, *known, heads(dQ), dK, dV
+        tasks * len(k) * parts, attend_back, q, k, v, pairs, lists, choice.block, scale, *known, one_batch(dQ), dK, dV
     )
     return dQ, dK.sum(0).reshape(K.shape), dV.sum(0).reshape(V.shape)
 
@@ -342,7 +342,7 @@ def _given(Q: Array, K: Array, choice: Any) -> tuple[Any, Array, int]:
     work = math.prod(Q.shape) * choice.slots
     return (
         pairs_of(Q, K, K.shape[-2], None, choice.mask, choice.causal),
-        heads(choice.lists),
+        one_batch(choice.lists),
         -(-Q.shape[-2] // CHUNK) if work > ENOUGH else 0,
     )
 
@@ -366,7 +366,7 @@ def views_of_last(
 ) -> tuple[Array, ...]:
     """Y of each of the three views of NSA, (*batch, H, 1, dv), for one query: the last of the first m rows of longer arrays."""
     *batch, _, d = Q.shape
-    q, *arrays = (for_reading(heads(X)) for X in (Q, K, V, K_c, V_c))
+    q, *arrays = (for_reading(one_batch(X)) for X in (Q, K, V, K_c, V_c))
     Y = three_views(q[:, 0], *arrays, m, complete, block, chosen, window, d**-0.5)
     return tuple(Y.reshape(3, *batch, 1, V.shape[-1]))
 
@@ -376,7 +376,7 @@ def best_keys_of_last(Q: Array, K: Array, V: Array, S: Array, k: int) -> Array |
 
     S    (*batch, 1, m), the same for all heads. None if the arrays don't fit
     """
-    q, keys, values, rows = (for_reading(heads(X)) for X in (Q, K, V, S))
+    q, keys, values, rows = (for_reading(one_batch(X)) for X in (Q, K, V, S))
     m = S.shape[-1]
     fits = len({X.dtype for X in (Q, K, V, S)}) == 1 and S.shape[:-2] == Q.shape[:-3] and 0 < k <= m
     if not fits or min(keys.shape[1], values.shape[1]) < m or q.shape[2] != keys.shape[2] or len(keys) != len(values):
@@ -387,7 +387,7 @@ def best_keys_of_last(Q: Array, K: Array, V: Array, S: Array, k: int) -> Array |
 
 def best_of_last(Q: Array, K: Array, V: Array, means: Array, m: int, block: int, chosen: int) -> Array | None:
     """Y of MoBA, (*batch, H, 1, dv), for one query: the last of the first m rows of longer arrays. None if they don't fit."""
-    own, (q, k, v, mu) = (m - 1) // block, (for_reading(heads(X)) for X in (Q, K, V, means))
+    own, (q, k, v, mu) = (m - 1) // block, (for_reading(one_batch(X)) for X in (Q, K, V, means))
     same = {(len(X), X.dtype) for X in (q, k, v, mu)}
     same_width = q.shape[2] == k.shape[2] == mu.shape[2]
     if len(same) > 1 or not same_width or min(k.shape[1], v.shape[1]) < m or mu.shape[1] < own or chosen < 1:

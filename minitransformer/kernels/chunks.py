@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import heads, inverse
+from minitransformer.arrays import inverse, one_batch
 from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.exp2 import LOG2E, exp2
 from minitransformer.kernels.pointwise import SMALL
@@ -351,7 +351,9 @@ class TiledKernelAttentionPullback(Pullback):
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
         if dY.shape != self.Y.shape:
             raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.Y.shape}")
-        FQ, FK, V, Y, dY = (heads(X) for X in (self.FQ, self.FK, self.V, self.Y, dY.astype(self.Y.dtype, copy=False)))
+        FQ, FK, V, Y, dY = (
+            one_batch(X) for X in (self.FQ, self.FK, self.V, self.Y, dY.astype(self.Y.dtype, copy=False))
+        )
         n, m = FQ.shape[1], FK.shape[1]
         D = self.D.reshape(len(FQ), self.D.shape[-1])
         dFQ, dFK, dV = (np.empty(X.shape, X.dtype) for X in (self.FQ, self.FK, self.V))
@@ -359,7 +361,7 @@ class TiledKernelAttentionPullback(Pullback):
             len(FQ),
             sweeps_back,
             *(FQ, FK, V, dY, Y, D, self.S_before, self.z_before, m - n if self.causal else m, plain_loops()),
-            *(heads(dFQ), heads(dFK), heads(dV)),
+            *(one_batch(dFQ), one_batch(dFK), one_batch(dV)),
         )
         return dFQ, dFK, dV
 
@@ -384,8 +386,8 @@ def tiled_kernel_attention(
     in_parallel(
         B,
         sweeps,
-        *(heads(FQ), heads(FK), heads(V), m - n if causal else m, Y.dtype.type(eps), plain_loops()),
-        *(S_before, z_before, heads(Y), D.reshape(B, D.shape[-1])),
+        *(one_batch(FQ), one_batch(FK), one_batch(V), m - n if causal else m, Y.dtype.type(eps), plain_loops()),
+        *(S_before, z_before, one_batch(Y), D.reshape(B, D.shape[-1])),
     )
     return Y, TiledKernelAttentionPullback(FQ, FK, V, Y, D, S_before, z_before, bool(causal))
 
@@ -407,7 +409,7 @@ def compiled_elu_features(X: Array) -> tuple[Array, CompiledEluFeaturesPullback]
 
 def _over_rows(loop: Callable, *arrays: Array) -> Array:
     X = arrays[0]
-    rows = [heads(A).reshape(math.prod(X.shape[:-1]), X.shape[-1]) for A in arrays]
+    rows = [one_batch(A).reshape(math.prod(X.shape[:-1]), X.shape[-1]) for A in arrays]
     Y = np.empty(rows[0].shape, X.dtype)
     in_parallel(1 if X.size < SMALL else len(Y), loop, *rows, Y)
     return Y.reshape(X.shape)

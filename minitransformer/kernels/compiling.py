@@ -33,7 +33,7 @@ from typing import Any
 import numba
 from numba.np import linalg
 
-from minitransformer.backend import processor, register
+from minitransformer.backend import processor, vector_bytes
 from minitransformer.files import InUse, alone
 from minitransformer.kept_loops import keep_somewhere, kept_in
 from minitransformer.kernels.less_compiling import in_less_time
@@ -54,7 +54,7 @@ if place := keep_somewhere():
         )
 
 if numba.config.CPU_FEATURES is None:
-    numba.config.CPU_FEATURES = processor()[1] + (",-prefer-256-bit" if register() == 64 else "")
+    numba.config.CPU_FEATURES = processor()[1] + (",-prefer-256-bit" if vector_bytes() == 64 else "")
 
 
 @contextmanager

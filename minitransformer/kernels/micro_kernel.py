@@ -30,9 +30,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from minitransformer.backend import register
+from minitransformer.backend import vector_bytes
 
-REGISTER = register() or 16  # bytes of a vector; where there are no such registers, nobody calls this kernel
+REGISTER = vector_bytes() or 16  # bytes of a vector; where there are no such registers, nobody calls this kernel
 WIDE = 2 if REGISTER == 32 else 4  # vectors to a row of C
 NARROW = 2  # ... at its right edge, if the columns are no multiple of WIDE vectors
 WIDTH = 64  # columns of a memory

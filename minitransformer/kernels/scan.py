@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import heads, inverse
+from minitransformer.arrays import inverse, one_batch
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.decays import fading, log_decay_gradient, meet_at_the_ends
 from minitransformer.kernels.pointwise import SMALL
@@ -91,13 +91,13 @@ class SweptKernelAttentionPullback(Pullback):
         dY, after = dY if self.initial is not None else (dY, None)
         if dY.shape != self.Y.shape:
             raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.Y.shape}")
-        q, k, v, y, dy = (heads(X) for X in (self.FQ, self.FK, self.V, self.Y, dY.astype(self.Y.dtype, copy=False)))
+        q, k, v, y, dy = (one_batch(X) for X in (self.FQ, self.FK, self.V, self.Y, dY.astype(self.Y.dtype, copy=False)))
         dd = share = past = future = dS = dz = None
         if self.D.size:
             share, dd = inverse(self.D.reshape(y.shape[:2])), np.empty(y.shape[:2], y.dtype)
             in_parallel(len(y) if y.size > SMALL else 1, less_products, dy, y, dd)  # undoes Y = N / D, for D
         if self.initial is not None and after is not None:
-            (S, z), (G, dz) = ((heads(X), x.reshape(len(q), 1, q.shape[-1])) for X, x in (self.initial, after))
+            (S, z), (G, dz) = ((one_batch(X), x.reshape(len(q), 1, q.shape[-1])) for X, x in (self.initial, after))
             past, future, dS = turned(S), turned(G), G.copy()
             if dd is not None:
                 past, future = np.concatenate([past, z], 1), np.concatenate([future, dz], 1)
@@ -124,11 +124,11 @@ def swept_kernel_attention(
 
     cost     O(n r dv) time, O(n (r + dv)) memory
     """
-    q, k, v = heads(FQ), heads(FK), heads(V)
+    q, k, v = one_batch(FQ), one_batch(FK), one_batch(V)
     D, S = np.empty(FQ.shape[:-1] if normalise else (0,), V.dtype), None
     z = np.zeros((len(k), k.shape[-1]), k.dtype)
     if initial is not None:
-        S, z = heads(initial[0]).copy(), initial[1].reshape(z.shape)
+        S, z = one_batch(initial[0]).copy(), initial[1].reshape(z.shape)
     divisor = Divisor(D.reshape(q.shape[:2]), z, V.dtype.type(eps)) if normalise else None
     (Y,) = run(a_sweep(Reads(q), Writes(k, v), S=S, divisor=divisor))
     Y = Y.reshape(V.shape)
@@ -148,7 +148,7 @@ def of_the_ends(ends: Ends | None) -> tuple[Array | None, ...]:
     """What the sweeps for dV, dQ and dK begin with: a copy of dS, which becomes dS_0; S_0ᵀ; and dSᵀ."""
     if ends is None:
         return None, None, None
-    S_0, _, dS = (heads(X) for X in ends)
+    S_0, _, dS = (one_batch(X) for X in ends)
     return dS.copy(), turned(S_0), turned(dS)
 
 
@@ -164,8 +164,8 @@ def apart(gradients: Any, initial: Array | None, S: Array | None) -> tuple[Array
 
 def gated_linear(Q: Array, K: Array, V: Array, log_decay: Array, initial: Array | None = None) -> Any:
     """Y of `gated_linear_attention`, or (Y, S) if there is an initial state; ln α is (*batch, n, 1 or r)."""
-    S = None if initial is None else heads(initial).copy()
-    (Y,) = run(a_sweep(Reads(heads(Q)), Writes(heads(K), heads(V)), fading(heads(log_decay)), S=S))
+    S = None if initial is None else one_batch(initial).copy()
+    (Y,) = run(a_sweep(Reads(one_batch(Q)), Writes(one_batch(K), one_batch(V)), fading(one_batch(log_decay)), S=S))
     return with_state(Y.reshape(V.shape), S, initial)
 
 
@@ -173,8 +173,8 @@ def gated_linear_back(
     Q: Array, K: Array, V: Array, log_decay: Array, dY: Array, ends: Ends | None = None
 ) -> tuple[Array, ...]:
     """(dQ, dK, dV, dln α), and dS_0 if there is an initial state: three sweeps; those for dQ and dK meet, for dln α."""
-    q, k, v, dy = (heads(X) for X in (Q, K, V, dY.astype(V.dtype, copy=False)))
-    decay, (dS_0, past, future) = fading(heads(log_decay)), of_the_ends(ends)
+    q, k, v, dy = (one_batch(X) for X in (Q, K, V, dY.astype(V.dtype, copy=False)))
+    decay, (dS_0, past, future) = fading(one_batch(log_decay)), of_the_ends(ends)
     # undoes y_t = q_tᵀ S_t, for q
     to_q = a_sweep(Reads(dy), Writes(v, k), decay, by_columns=True, S=past)
     # undoes S_t = Diag(α_t) S_{t−1} + k_t v_tᵀ, for k, and for α where it meets the sweep before
@@ -193,7 +193,7 @@ def gate_gradients(
 ) -> tuple[Array, ...]:  # fmt: skip
     """(dln α,), or (dln α, dS_0), where dS_0, as the sweep left it, is multiplied by the first α."""
     if ends is not None and dS_0 is not None:
-        S_0, S, dS = (heads(X) for X in ends)
+        S_0, S, dS = (one_batch(X) for X in ends)
         meet_at_the_ends(met, decay, S_0, S, dS_0, dS)
     dlog_decay = log_decay_gradient(decay, q, dq, k, dk, met, looked_up).reshape(log_decay.shape)
     return (dlog_decay,) if ends is None or dS_0 is None else (dlog_decay, dS_0.reshape(ends[0].shape))
@@ -206,9 +206,9 @@ def delta(
     Q: Array, K: Array, V: Array, beta: Array, log_decay: Array | None = None, initial: Array | None = None
 ) -> tuple[Any, Array]:
     """(Y or (Y, S), E) of `delta_rule`; or, with ln α (*batch, n, 1 or r), of `gated_delta_rule`."""
-    k, decay = heads(K), None if log_decay is None else fading(heads(log_decay))
-    S, b = None if initial is None else heads(initial).copy(), heads(beta[..., None])[..., 0]
-    found = a_sweep(Reads(heads(Q), k, b), Writes(k, heads(V)), decay, S=S)
+    k, decay = one_batch(K), None if log_decay is None else fading(one_batch(log_decay))
+    S, b = None if initial is None else one_batch(initial).copy(), one_batch(beta[..., None])[..., 0]
+    found = a_sweep(Reads(one_batch(Q), k, b), Writes(k, one_batch(V)), decay, S=S)
     Y = run(found)[0].reshape(V.shape)
     return with_state(Y, S, initial), found.found.Y_2.reshape(V.shape)
 
@@ -217,8 +217,8 @@ def delta_back(
     Q: Array, K: Array, beta: Array, E: Array, dY: Array, log_decay: Array | None = None, ends: Ends | None = None
 ) -> tuple[Array, ...]:
     """(dQ, dK, dV, dβ), dln α if there are gates, dS_0 if there is a state: a sweep for dV and dβ, one for dQ, one for dK."""
-    q, k, dy, e = (heads(X) for X in (Q, K, dY.astype(E.dtype, copy=False), E))
-    b, decay = heads(beta[..., None])[..., 0], None if log_decay is None else fading(heads(log_decay))
+    q, k, dy, e = (one_batch(X) for X in (Q, K, dY.astype(E.dtype, copy=False), E))
+    b, decay = one_batch(beta[..., None])[..., 0], None if log_decay is None else fading(one_batch(log_decay))
     dbeta = np.empty((len(e), -(-e.shape[-1] // LANES), e.shape[1]), e.dtype)  # the part of each panel
     dS_0, past, future = of_the_ends(ends)
     # undoes S_t = S̄_t + β_t k_t e_tᵀ, for β and e; and e_t = v_t − k_tᵀ S̄_t, for v and, at once, for S̄

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import for_reading, heads
+from minitransformer.arrays import for_reading, one_batch
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.few_queries import add_four
 from minitransformer.kernels.few_rows import norm_rows, product
@@ -97,10 +97,10 @@ def recurrence(
     """
     if S.shape != (wanted := (*V.shape[:-2], K.shape[-1], V.shape[-1])):
         raise ValueError(f"state: S {S.shape} should be {wanted}")
-    q, k, v = heads(Q), heads(K), heads(V)
+    q, k, v = one_batch(Q), one_batch(K), one_batch(V)
     B, n, r = k.shape
     corrected = np.empty((B, 0), v.dtype) if beta is None else for_reading(beta.reshape(B, n))
-    alpha = np.empty((B, n, 0), v.dtype) if decay is None else heads(decay)
+    alpha = np.empty((B, n, 0), v.dtype) if decay is None else one_batch(decay)
     sums = np.empty((B, 0), v.dtype) if z is None else for_reading(z.reshape(B, r))
     Y, after, z_after = np.zeros(v.shape, v.dtype), np.empty((B, r, v.shape[-1]), v.dtype), np.empty_like(sums)
     numbers = LEAST[v.dtype], v.dtype.type(eps)
@@ -278,8 +278,8 @@ def write_and_read(Q: Array, K: Array, V: Array, streams: Any, S: Array, how: An
     rows = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Q, K, V, write, x))
     learned, numbers = map(for_reading, how.arrays(V.dtype)), map(number, how.numbers)
     after = np.empty(S.shape, S.dtype)
-    Y = np.empty((len(heads(S)), 1, V.shape[-1]), V.dtype)
-    write_one(*rows, *learned, heads(S), *numbers, how.learned, how.steps, 0, len(Y), heads(after), Y)
+    Y = np.empty((len(one_batch(S)), 1, V.shape[-1]), V.dtype)
+    write_one(*rows, *learned, one_batch(S), *numbers, how.learned, how.steps, 0, len(Y), one_batch(after), Y)
     return Y.reshape(V.shape), after
 
 

@@ -22,12 +22,12 @@ from numba.core.cgutils import get_item_pointer2, unpack_tuple
 from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 
-from minitransformer.backend import current, register
+from minitransformer.backend import current, vector_bytes
 from minitransformer.kernels.compiling import any_order, as_it_is, inlined, inside
 from minitransformer.kernels.eights import turn_eight
 from minitransformer.kernels.micro_kernel import LINE, NARROW, REGISTER, WIDE, four_rows, four_rows_narrow, six_rows
 
-MICRO = register() > 0  # whether there is a micro-kernel here
+MICRO = vector_bytes() > 0  # whether there is a micro-kernel here
 LANES = 64  # columns of a tile
 HALF = LANES // 2
 ZERO = np.float32(0)
