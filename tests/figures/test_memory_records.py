@@ -41,6 +41,7 @@ def test_without_positions_what_only_adds_tosses_a_coin():
     for name in ("softmax", "linear"):
         np.testing.assert_allclose(rewritten[name].mean(0), 0.5, atol=0.02)
         assert once[name].min() > 0.93
+    assert np.isclose(rewritten["window:radius=8"][:, 0].mean(), 0.5, atol=0.02), "with four pairs the window, too"
     for name in MEMORIES[1:]:
         known = rewritten[name].mean(0)
         assert known.min() > (0.58 if name == "retnet" else 0.87), name
