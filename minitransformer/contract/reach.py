@@ -24,10 +24,9 @@ from minitransformer.typing import Array
 
 def later_changes_nothing(part: Part, *, tier: str) -> None:
     """Later tokens change no earlier row of Y; if a part says that it looks ahead, they have to, in some text."""
-    longer = part.looks_ahead and not hasattr(part, "longest")
-    for n in (
-        (N, 4 * N, 16 * N) if longer else (N,)
-    ):  # where all keys fit into what is seen, there is nothing to compete for
+    # Where all keys fit into what is seen, there is nothing to compete for: then a longer text is tried
+    lengths = (N, 4 * N, 16 * N) if part.looks_ahead and not hasattr(part, "longest") else (N,)
+    for n in lengths:
         seen, own = _changed_by_later(part, n, tier)
         if seen.any():
             break

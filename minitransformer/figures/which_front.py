@@ -36,7 +36,7 @@ class WhichFront(NamedTuple):
 
 
 def data() -> WhichFront:
-    """What is on record, of the kinds for which there are both; each has the positions with which it learned more."""
+    """What is on record, of the kinds for which there are both; each has the positions with which it learned most."""
     found = table().with_better_positions()
     at = {}
     for n in LENGTHS:

@@ -22,7 +22,7 @@ PLACES = {  # of the names beside their dots, in points; that of the dynamic con
 
 def data() -> dict[str, Any]:
     """Of each row whether it can be causal, times with the way back by length, why there is none at more, and scores with the
-    positions with which it learned more.
+    positions with which it learned most.
     """
     found = table().with_better_positions()
     return {
