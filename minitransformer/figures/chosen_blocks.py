@@ -5,8 +5,8 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import chosen_rows_attention, pool_pairs
 from minitransformer.attention.selected.indexer import most_wanted
-from minitransformer.figures import pooled_blocks
-from minitransformer.figures.pooled_blocks import PooledBlocks
+from minitransformer.figures.pooled_blocks import SHAPE, PooledBlocks, panels
+from minitransformer.figures.style import figure
 from minitransformer.functional import rms_norm
 
 BLOCK, WINDOW, CHOSEN = 4, 6, 3
@@ -27,4 +27,4 @@ def data(n: int = 36, d: int = 8, seed: int = 0) -> PooledBlocks:
 
 def draw(data: PooledBlocks) -> Figure:
     """Left the tokens, right the blocks, each as wide as its tokens: colour is weight, hatched is not seen. Lines part blocks."""
-    return pooled_blocks.draw(data)
+    return panels(*figure(1, 2, **SHAPE), data)

@@ -1,6 +1,6 @@
 """What a query of pooled attention sees one by one, and what in blocks: one softmax over both."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -10,6 +10,7 @@ from minitransformer.figures.style import figure, weights_and_hatches
 from minitransformer.typing import Array
 
 BLOCK, WINDOW = 8, 6
+SHAPE: dict[str, Any] = {"width": 10, "height": 6.6, "sharex": True, "sharey": True}
 MOST = 0.5  # heavier weights have the colour of this one
 
 
@@ -33,7 +34,11 @@ def data(n: int = 36, d: int = 8, seed: int = 0) -> PooledBlocks:
 
 def draw(data: PooledBlocks) -> Figure:
     """Left the tokens, right the blocks, each as wide as its tokens: colour is weight, hatched has none. Lines part blocks."""
-    fig, axes = figure(1, 2, width=10, height=6.6, sharex=True, sharey=True)
+    return panels(*figure(1, 2, **SHAPE), data)
+
+
+def panels(fig: Figure, axes: Any, data: PooledBlocks) -> Figure:
+    """Draw tokens and blocks into two panels of SHAPE."""
     n, block = len(data.tokens), data.block
     spread = np.zeros((n, n))
     spread[:, : block * data.blocks.shape[1]] = np.repeat(data.blocks, block, 1)
