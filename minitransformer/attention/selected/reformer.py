@@ -100,20 +100,21 @@ def sort_in_rounds(
     order = np.concatenate([order, np.full((rounds, *batch, chunks * chunk - n), -1)], -1)
     order = order.reshape(rounds, *batch, chunks, chunk)
     i, j = order[..., None], look_one_back(order[..., None], -1).swapaxes(-1, -2)
-    sees = (i >= 0) & (j >= 0) & of_pairs(np.broadcast_to(there, (*batch, n)), j)
-    sees &= at_pairs(mask, (*batch, n, n), i, j)
+    sees = (i >= 0) & (j >= 0) & of_pairs(there, i) & of_pairs(there, j) & at_pairs(mask, (*batch, n, n), i, j)
     if causal:
         sees &= j <= i
     itself, sees = sees & (i == j), sees & (i != j)
-    for r in range(rounds if not other_buckets else 0):
-        sees[r] &= of_pairs(buckets[r], i[r]) == of_pairs(buckets[r], j[r])
-    for r in range(1, rounds):
+
+    def meet(by: int, r: int) -> Array:
+        """Whether round `by`, too, brings the pairs of round r together: j in i's chunk or the one before, and in its bucket."""
+        ahead = of_pairs(place[by] // chunk, i[r]) - of_pairs(place[by] // chunk, j[r])
+        near = (ahead == 0) | (ahead == 1)
+        return near if other_buckets else near & (of_pairs(buckets[by], i[r]) == of_pairs(buckets[by], j[r]))
+
+    for r in range(rounds):
+        sees[r] &= meet(r, r)
         for earlier in range(r):
-            ahead = of_pairs(place[earlier] // chunk, i[r]) - of_pairs(place[earlier] // chunk, j[r])
-            seen = (ahead == 0) | (ahead == 1)
-            if not other_buckets:
-                seen &= of_pairs(buckets[earlier], i[r]) == of_pairs(buckets[earlier], j[r])
-            sees[r] &= ~seen
+            sees[r] &= ~meet(earlier, r)
     found: Any = np.take_along_axis(as_one_axis(sees.any(-1), -2), place, -1).any(0)
     sees[0] |= itself[0] & ~of_pairs(found, i[0])
     return Sorted(order, place, sees)

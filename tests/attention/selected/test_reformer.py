@@ -97,18 +97,18 @@ def test_the_scale_is_that_of_the_scores(encoding):
 
 
 @causal_or_not
-def test_masks_of_keys_and_of_pairs_against_loops(causal):
+@pytest.mark.parametrize("other_buckets", [False, True])
+def test_masks_of_keys_and_of_pairs_against_loops(causal, other_buckets):
     Q, V = heads()
     rotations, there = rotated(2), np.arange(N) % 5 != 1
-    Y, _ = lsh_attention(Q, V, rotations=rotations, chunk=4, causal=causal, mask=there[None])
     pairs = np.random.default_rng(3).random((N, N)) < 0.6
     pairs |= np.eye(N, dtype=bool)
-    Z, _ = lsh_attention(Q, V, rotations=rotations, chunk=4, causal=causal, mask=pairs)
-    for b, h in np.ndindex(B, H):
-        want = loops(Q[b, h], V[b, h], rotations, 4, causal, there)
-        np.testing.assert_allclose(Y[b, h], want, rtol=1e-10, atol=1e-13)
-        want = loops(Q[b, h], V[b, h], rotations, 4, causal, seen=pairs)
-        np.testing.assert_allclose(Z[b, h], want, rtol=1e-10, atol=1e-13)
+    for mask, known in ((there[None], {"there": there}), (pairs, {"seen": pairs})):
+        options = {"causal": causal, "other_buckets": other_buckets}
+        Y, _ = lsh_attention(Q, V, rotations=rotations, chunk=4, mask=mask, **options)
+        for b, h in np.ndindex(B, H):
+            want = loops(Q[b, h], V[b, h], rotations, 4, **options, **known)
+            np.testing.assert_allclose(Y[b, h], want, rtol=1e-10, atol=1e-13)
 
 
 @causal_or_not
