@@ -131,9 +131,7 @@ def attend(
         Y, attention = _among_pairs(Q, K, V, pattern, own if bias is None else bias + own, scale=scale, **options)
         return Y, OffsetBiasPullback(back, attention, shapes)
     if isinstance(encoding, ScoreEncoding):
-        if scale is not None:
-            raise ValueError(f"scale: {type(encoding).__name__} has a scale of its own, so none can be given")
-        return attend_formed(encoding, params, Q, K, V, bias, pattern=pattern, **options)
+        return attend_formed(encoding, params, Q, K, V, bias, pattern=pattern, scale=scale, **options)
     (Q, q), (K, k) = encoding.turn(Q, first=m - n, length=m), encoding.turn(K, length=m)  # type: ignore[attr-defined]
     Y, attention = _among_pairs(Q, K, V, pattern, bias, scale=scale, **options)
     return Y, TurnedPullback(q, k, NothingLearnedPullback(attention))
@@ -149,13 +147,16 @@ def _among_pairs(Q: Array, K: Array, V: Array, pattern: BlockPattern | None, bia
 def attend_formed(
     encoding: Any, params: Any, Q: Array, K: Array, V: Array, bias: Array | None = None, *, matrix: Array | None = None,
     causal: bool = False, mask: Array | None = None, pattern: BlockPattern | None = None, sink: Array | None = None,
-    cap: float | None = None, normalise: Any = None,
+    scale: float | None = None, cap: float | None = None, normalise: Any = None,
 ) -> tuple[Array, FormedPullback]:  # fmt: skip
     """As `attend` with an encoding of scores, but every matrix is formed, and a pattern is one more mask.
 
     matrix     a number that the core adds to the score of each pair, (*batch, n, m), in place of a bias; dmatrix comes after dV
+    scale      None: the encoding has its own
     normalise  what takes the place of softmax with its sink and cap: from S and the mask to A and a pullback
     """
+    if scale is not None:
+        raise ValueError(f"scale: {type(encoding).__name__} has a scale of its own, so none can be given")
     refuse_what_does_not_fit(Q, K, V, bias, mask, sink)
     one_dtype(Q=Q, matrix=matrix)
     batch, (n, m) = Q.shape[:-2], queries_last(Q, K)

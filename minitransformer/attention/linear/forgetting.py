@@ -26,7 +26,7 @@ from minitransformer.attention.core import Core, numbers_where_seen, seen_keys
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in, softplus
-from minitransformer.positions.encoding import Encoding, ScoreEncoding
+from minitransformer.positions.encoding import Encoding, OffsetBias, ScoreEncoding
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -102,7 +102,7 @@ def forgetting_attention(
     *,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
-    encoding: Encoding | None = None,
+    encoding: OffsetBias | ScoreEncoding | None = None,
     params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Causal attention whose scores fall by −ln f_t at each position t between query and key.
@@ -112,19 +112,20 @@ def forgetting_attention(
     log_forget  ln f, finite; that of the first position has no effect. To forget all is the work of a mask: in a sum, a gate of
                 −10¹⁵ leaves no digits for the others
     mask        True where a key is there, (…, 1, n); what is hidden does not fade either
-    scale       1/√d by default
+    scale       that of the encoding by default, or 1/√d; not where the encoding forms the scores
     encoding    an encoding of positions in the scores, and params, its parameters
     source      Lin et al. 2025
     cost        that of `dot_product_attention` with three channels more; that of `attend` with an encoding. Always causal
     returns     Y and a pullback: dQ, dK, dV, dlog_forget = pullback(dY), after dparams if there is an encoding
-    raises      TypeError for a wrong shape or dtype, ValueError for a mask that hides pairs
+    raises      TypeError for a wrong shape or dtype, or a rotary encoding; ValueError for a mask that hides pairs, or a scale
+                where the scores are formed
     """
     one_dtype(Q=Q, K=K, V=V, log_forget=log_forget)
     seen = seen_keys(mask, Q, K, "a sum of gates")
     c = numbers_where_seen(seen, log_forget).cumsum(-1, dtype=np.float64)
     if isinstance(encoding, ScoreEncoding):
         fades = fading(c, Q.shape[-2], Q.dtype)
-        Y, formed = attend_formed(encoding, params, Q, K, V, matrix=fades, causal=True, mask=mask)
+        Y, formed = attend_formed(encoding, params, Q, K, V, matrix=fades, causal=True, mask=mask, scale=scale)
         return Y, FormedForgettingPullback(formed, seen)
     scale = scale_of(encoding, Q) if scale is None else scale
     whole, rest = in_two(c, K.dtype)

@@ -26,7 +26,7 @@ from minitransformer.attention.selected.gathered import (
 )
 from minitransformer.checks import frozen
 from minitransformer.functional import layer_norm, softmax
-from minitransformer.positions.encoding import Encoding
+from minitransformer.positions.encoding import Encoding, OffsetBias, ScoreEncoding
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import Part
 from minitransformer.typing import Array, Bool, Float, checked
@@ -149,7 +149,7 @@ def routing_attention(
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
-    encoding: Encoding | None = None,
+    encoding: OffsetBias | ScoreEncoding | None = None,
     params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], RoutingPullback]:
     """Attention within clusters: each centroid takes the queries and the keys that are nearest to it.
@@ -163,12 +163,13 @@ def routing_attention(
     causal      query i sees keys j ≤ i only, by their true positions, not by their ranks in the cluster. **What is seen is
                 causal, whether it is seen is not**: a later token can push an earlier one out of its cluster. See `Routing`
     mask        True where query i sees key j. A token that no query sees is in no cluster, and gives zeros
-    scale       1/√d by default
+    scale       1/√d by default; an encoding has its own
     encoding    an encoding of positions in the scores of q̂ and k̂, and params, its parameters
     source      Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020. Their code divides by the number of clusters + 0.01
     cost        O(n clusters d + clusters · w² d) time: O(n √n d) with √n clusters of √n; O(n m d) with an encoding
     returns     Y and a pullback: dQ, dK, dV = pullback(dY), after dparams if there is an encoding
-    raises      TypeError for a wrong shape or dtype, ValueError for n > m, no window, d < 3, or a mask that does not fit
+    raises      TypeError for a wrong shape or dtype, or a rotary encoding; ValueError for n > m, no window, d < 3, a mask that
+                does not fit, or a scale beside an encoding
     """
     one_dtype(Q=Q, K=K, V=V, centroids=centroids)
     must_broadcast(centroids, (*Q.shape[:-2], *centroids.shape[-2:]), "centroids", "the heads of the queries")
@@ -196,7 +197,7 @@ def routing_attention(
         Y = sum_rows(found * share[..., None], queries, n)
     else:
         in_clusters = InClusters(np.where((i < n) & (j < m), i * m + j, n * m), sees, share)
-        Y, attention = attend_formed(encoding, params, Q, K, V, causal=causal, normalise=in_clusters)
+        Y, attention = attend_formed(encoding, params, Q, K, V, causal=causal, scale=scale, normalise=in_clusters)
     return Y, RoutingPullback(q, k, attention, queries, keys, share, Q, K, near_q, near_k, there)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from minitransformer import check_pullback
 from minitransformer.attention import Forgetting, dot_product_attention, forgetting_attention, padding_mask
+from minitransformer.positions import ALiBi, RoPE, Shaw
 from minitransformer.pullback import NoParams
 from tests.pieces import in_pieces
 
@@ -114,6 +115,15 @@ def test_the_gate_of_the_first_position_has_no_effect():
     assert np.allclose(forgetting_attention(Q, K, V, log_forget)[0], Y, rtol=1e-12)
 
 
+@pytest.mark.parametrize("encoding", [None, ALiBi(H)])
+def test_the_scale_is_that_of_the_scores(encoding):
+    Q, K, V, log_forget = random_inputs(16, (B, H))
+    options = {"encoding": encoding, "params": NoParams()}
+    Y, _ = forgetting_attention(Q, K, V, log_forget, scale=3 / math.sqrt(D), **options)
+    same, _ = forgetting_attention(3 * Q, K, V, log_forget, **options)
+    np.testing.assert_allclose(Y, same, rtol=1e-11, atol=1e-13)
+
+
 @pytest.mark.parametrize("n", [0, 1, 64, 65, 130])
 def test_any_length(n):
     arrays = random_inputs(9, n=n)
@@ -176,3 +186,9 @@ def test_what_is_refused():
         core(Q, K, V, x, mask=np.ones((N, N), bool))
     with pytest.raises(TypeError, match="parameter 'log_forget'"):
         forgetting_attention(Q, K, V, x)
+    shaw, log_forget = Shaw(D), -np.exp(x[..., 0])
+    options = {"encoding": shaw, "params": shaw.init(np.random.default_rng(0), np.float64)}
+    with pytest.raises(ValueError, match="scale: Shaw has a scale of its own, so none can be given"):
+        forgetting_attention(Q, K, V, log_forget, scale=1.0, **options)
+    with pytest.raises(TypeError, match="parameter 'encoding': RoPE"):
+        forgetting_attention(Q, K, V, log_forget, encoding=RoPE(D), params=NoParams())

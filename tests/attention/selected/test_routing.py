@@ -10,6 +10,8 @@ from minitransformer import check_pullback
 from minitransformer.attention import MultiHeadAttention, dot_product_attention, padding_mask
 from minitransformer.attention.selected import Routing, routing_attention
 from minitransformer.attention.selected.routing import RoutingParams, members, normed
+from minitransformer.positions import ALiBi, RoPE
+from minitransformer.pullback import NoParams
 
 pytestmark = pytest.mark.usefixtures("definitions")
 
@@ -224,6 +226,11 @@ def test_what_is_refused():
         routing_attention(Q, K, V, centroids=centroids(), window=W, mask=np.ones((N, 5), bool))
     with pytest.raises(TypeError, match="centroids"):
         routing_attention(Q, K, V, centroids=centroids()[..., :3], window=W)
+    options = {"centroids": centroids(), "window": W, "params": NoParams()}
+    with pytest.raises(ValueError, match="scale: ALiBi has a scale of its own, so none can be given"):
+        routing_attention(Q, K, V, scale=1.0, encoding=ALiBi(H), **options)
+    with pytest.raises(TypeError, match="parameter 'encoding': RoPE"):
+        routing_attention(Q, K, V, encoding=RoPE(D), **options)
     for d in (1, 2):
         with pytest.raises(
             ValueError, match=f"^d: the width of a head, {d}, should be at least 3: of two numbers a layer norm"
