@@ -84,18 +84,18 @@ class BigBird(Pattern):
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
         """Whether the block of i sees that of j, or one of the two is a row in front."""
-        own = [self._blocks(self._number(m), causal, head) for head in range(self.heads)]
-        return self._pairs(i, j, own[0] if self.heads == 1 else np.stack(own))
+        return super().sees(i, j, m, causal=causal) if self.heads > 1 else self._pairs(i, j, m, causal, 0)
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
-        """Tiles that hold a pair of blocks of which one sees the other, or a row in front."""
-        return self._tiles(t, k, m, causal, 0)
+        """Tiles that hold a pair of blocks of which one sees the other, for any head, or a row in front."""
+        return np.any([self._tiles(t, k, m, causal, head) for head in range(self.heads)], axis=0)
 
     # ------------------------------------------------------------------------------------------- of one head
 
-    def _pairs(self, i: Array, j: Array, blocks: Array) -> Array:
-        t, k = (np.clip((x - self.extra) // self.block, 0, blocks.shape[-1] - 1) for x in (i, j))
-        return blocks[..., t, k] | ((0 <= i) & (i < self.extra)) | (j < self.extra)
+    def _pairs(self, i: Array, j: Array, m: int, causal: bool, head: int) -> Array:
+        own = self._blocks(self._number(m), causal, head)
+        t, k = (np.clip((x - self.extra) // self.block, 0, len(own) - 1) for x in (i, j))
+        return own[t, k] | ((0 <= i) & (i < self.extra)) | (j < self.extra)
 
     def _tiles(self, t: Array, k: Array, m: int, causal: bool, head: int) -> Array:
         own = self._blocks(self._number(m), causal, head)
@@ -141,7 +141,7 @@ class _OfHead(Pattern):
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
         """As BigBird, with what this head draws."""
-        return self.of._pairs(i, j, self.of._blocks(self.of._number(m), causal, self.head))
+        return self.of._pairs(i, j, m, causal, self.head)
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
         """As BigBird, with what this head draws."""

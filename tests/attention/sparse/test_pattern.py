@@ -81,6 +81,16 @@ def test_the_tiles_are_the_rule(pattern, n, m, causal):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_tile_that_holds_a_pair_is_left_out(pattern, causal):
+    """Of a pattern with a rule for each head, no tile in which any head sees anything."""
+    tiles, i = np.arange(8), np.arange(512)
+    rule = pattern.sees(i[:, None], i[None], 512, causal=causal) & (i <= i[:, None] if causal else np.True_)
+    held = (rule | np.zeros((512, 512), bool)).reshape(-1, 8, 64, 8, 64).any((0, 2, 4))
+    assert (pattern.near(tiles[:, None], tiles[None], 512, causal=causal) >= held).all()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_a_row_does_not_depend_on_what_follows(pattern):
     """What is written one by one sees what it saw in training: if causal, the last rows of a longer mask."""
     whole = pattern(200, 200, causal=True).mask
