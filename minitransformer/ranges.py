@@ -48,6 +48,11 @@ Part = Annotated[float, Range("in [0, 1]", lambda x: 0 <= x <= 1)]
 PositivePart = Annotated[float, Range("in (0, 1]", lambda x: 0 < x <= 1)]
 
 
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The hints of which one or another holds: X and None of X | None, and a hint itself where there is no choice."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
 def bare(hint: Any) -> Any:
     """The hint without ranges: int | None of NonNegative | None."""
     kind, parts = typing.get_origin(hint), typing.get_args(hint)

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Self
 
-from minitransformer.ranges import bare
+from minitransformer.ranges import alternatives, bare
 
 RENAMED = {"globals_": "global_tokens", "step": "dilation"}  # options by an old name
 OLD_FIELDS = {  # of a model or a block, and what to write instead
@@ -115,17 +115,8 @@ def options(maker: Callable[..., Any], sizes: Mapping[str, Any]) -> dict[str, tu
 
 def _kinds(parameter: inspect.Parameter) -> tuple[type, ...]:
     """The plain types that an option may have; none if it is an object, which no text can give."""
-    annotation = bare(parameter.annotation)
-    if annotation is parameter.empty:
-        annotation = type(parameter.default)
-    if typing.get_origin(annotation) is tuple:
-        return ()
-    parts = (
-        (annotation,)
-        if typing.get_origin(annotation) is typing.Literal
-        else typing.get_args(annotation) or (annotation,)
-    )
-    parts = tuple(str if typing.get_origin(part) is typing.Literal else part for part in parts)
+    hint = type(parameter.default) if parameter.annotation is parameter.empty else bare(parameter.annotation)
+    parts = [str if typing.get_origin(part) is typing.Literal else part for part in alternatives(hint)]
     kinds = tuple(kind for kind in parts if kind in PLAIN)
     if kinds == (type(None),):
         return ()

@@ -10,7 +10,7 @@ import numpy as np
 
 from minitransformer.checks.choices import fits
 from minitransformer.pullback import Tree, is_named, tree_map, tree_parts
-from minitransformer.ranges import bare
+from minitransformer.ranges import alternatives, bare
 
 ROWS_OF_NOTHING = 2**24  # an array without entries may have this many rows at most, since loops go through all of them
 
@@ -34,11 +34,6 @@ def arrays_where_said(tree: Tree, path: str) -> None:
         if of_arrays(said.get(name, Any)) and not fits(part, said[name]):
             raise TypeError(f"{path}.{name}: should be an array, is {type(part).__name__}")
         arrays_where_said(part, f"{path}.{name}")
-
-
-def alternatives(hint: Any) -> tuple[Any, ...]:
-    """The hints of which one or another holds: X and None of X | None, and a hint itself where there is no choice."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
 
 def of_arrays(hint: Any) -> bool:
