@@ -188,9 +188,7 @@ def test_one_by_one(name, positions, tier):
 def test_an_encoding_is_an_object(name):
     """A name, or a class, would be found out where something is asked of it that it hasn't."""
     for other in ("alibi", KerpleLog):
-        with pytest.raises(
-            TypeError, match=r"^encoding: .* should be minitransformer\.positions\.encoding\.Encoding \| None$"
-        ):
+        with pytest.raises(TypeError, match=r"^encoding: .* should be Encoding \| None$"):
             replace(CORES[name], encoding=other)
 
 
