@@ -162,7 +162,7 @@ def _checked(function: Function, trusted: bool) -> Function:
         # of a state only the type is looked at: its arrays are longer after every step
         if grows in kwargs:
             looks = _looks(args, {**kwargs, grows: type(kwargs[grows])})
-        elif 0 <= place < len(args):
+        elif place < len(args):
             looks = _looks((*args[:place], type(args[place]), *args[place + 1 :]), kwargs)
         else:
             looks = _looks(args, kwargs)

@@ -86,17 +86,18 @@ def asked_of(function: Callable[..., Any]) -> Asked:
         if back and grows is None  # without a pullback nobody looks at them again
         and name not in NO_INDICES and leaves_room_for_indices(p.annotation)
     ]  # fmt: skip
+    # an argument behind a star comes by its name
+    places = {name: k if k < star else sys.maxsize for k, name in enumerate(names)}
     return Asked(
         function.__name__,
         names,
         star,
         choices={name: p.annotation for name, p in parameters.items() if of_choices(p.annotation)},
-        arrays={name for name, p in parameters.items() if names.index(name) != star and of_arrays(p.annotation)},
+        arrays={name for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL and of_arrays(p.annotation)},
         integers={name for name, p in parameters.items() if "params" in names and of_integers(p.annotation)},
-        # an argument behind a star comes by its name
-        indices={name: names.index(name) if names.index(name) < star else sys.maxsize for name in copied},
+        indices={name: places[name] for name in copied},
         grows=grows,
-        place=-1 if grows is None or names.index(grows) > star else names.index(grows),
+        place=sys.maxsize if grows is None else places[grows],
         heads=names[2:5] == ("Q", "K", "V") and function.__name__ in ("__call__", "step"),
     )
 

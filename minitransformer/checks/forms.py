@@ -53,12 +53,11 @@ def fit(params: Tree, form: Tree, path: str = "params") -> None:
     for where, leaf, model in _pairs(params, form, path):
         if leaf.shape != model.shape:
             raise TypeError(f"{where}: shape {leaf.shape} should be {model.shape}")
-        if leaf.dtype.kind == "f" == model.dtype.kind:
+        if leaf.dtype.kind != model.dtype.kind:
+            wanted = "float32 or float64" if model.dtype.kind == "f" else model.dtype
+            raise TypeError(f"{where}: {leaf.dtype} should be {wanted}")
+        if leaf.dtype.kind == "f":
             dtypes.setdefault(leaf.dtype, where)
-        elif leaf.dtype.kind != model.dtype.kind:
-            raise TypeError(
-                f"{where}: {leaf.dtype} should be {'float32 or float64' if model.dtype.kind == 'f' else model.dtype}"
-            )
     if len(dtypes) > 1 or any(dtype.itemsize not in (4, 8) for dtype in dtypes):
         got = ", ".join(f"{where} is {dtype}" for dtype, where in dtypes.items())
         raise TypeError(f"{path}: should all be float32, or all float64, but {got}")
@@ -130,6 +129,6 @@ def called(tree: Tree) -> str:
     """What a tree is, in a few words: "an array (3, 4)", "tuple of 2", or the name of its class."""
     if isinstance(tree, np.ndarray):
         return f"an array {tree.shape}"
-    if tree is None or is_named(tree):
-        return "None" if tree is None else type(tree).__name__
-    return f"{type(tree).__name__} of {len(tree)}" if isinstance(tree, (tuple, list, dict)) else type(tree).__name__
+    if isinstance(tree, (tuple, list, dict)) and not is_named(tree):
+        return f"{type(tree).__name__} of {len(tree)}"
+    return "None" if tree is None else type(tree).__name__

@@ -38,8 +38,10 @@ def gradient(dY: Any, of: Any, part: str = "") -> Any:
 
     raises   ValueError for another shape or number of parts, TypeError for what is not real numbers
     """
-    if alike(dY, of) or of is None:
-        return None if of is None else dY
+    if of is None:
+        return None
+    if alike(dY, of):
+        return dY
     if not isinstance(of, Form):
         if not isinstance(dY, (tuple, list)) or len(dY) != len(of):
             raise ValueError(f"dY{part}: {called(dY)} should be a tuple of {len(of)}, as Y{part} is")
@@ -65,8 +67,9 @@ def must_be_pair(returned: Any, who: str, error: type[Exception] = ValueError, m
     """A value and its pullback, if that is what a reader's function has returned; `who` and `more` stand around the message."""
     if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1]):
         return returned
-    kinds = ", ".join(type(part).__name__ for part in returned) if isinstance(returned, tuple) else None
-    found = type(returned).__name__ if kinds is None else f"({kinds})"
+    found = type(returned).__name__
+    if isinstance(returned, tuple):
+        found = f"({', '.join(type(part).__name__ for part in returned)})"
     raise error(f"{who} should return its value and a pullback, which can be called; it returned {found}{more}")
 
 
