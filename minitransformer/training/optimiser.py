@@ -76,9 +76,8 @@ class AdamW:
 
         trees = {"grads": grads, "state.m": state.m, "state.v": state.v}
         refuse_other_numbers(params, "params")
-        leaves = list(
-            zip(tree_leaves(params), *(beside(tree, params, name) for name, tree in trees.items()), strict=True)
-        )
+        columns = tree_leaves(params), *(beside(tree, params, name) for name, tree in trees.items())
+        leaves = list(zip(*columns, strict=True))
         trained = [leaf for leaf in leaves if leaf[1] is not None]
         if trained and (loops := loops_in("pointwise")):
             kept = [self._kept(theta, rate) for theta, *_ in trained]
@@ -87,7 +86,7 @@ class AdamW:
             moved = [step(*leaf) for leaf in trained]
         new = iter(moved)
         now = [next(new) if g is not None else (theta, m, v) for theta, g, m, v in leaves]
-        params, m, v = (with_leaves(params, column) for column in zip(*now, strict=True))
+        params, m, v = (with_leaves(params, [leaf[k] for leaf in now]) for k in range(3))
         return params, AdamWState(t, m, v)
 
     def _kept(self, theta: Array, rate: float) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from minitransformer import tree_items, tree_map
+from minitransformer.pullback import NoParams
 from minitransformer.training.optimiser import AdamW, AdamWState, accumulate, clip, global_norm, with_leaves
 
 
@@ -242,6 +243,8 @@ def test_without_any_gradient_nothing_moves(tier):
     params = {"W": np.ones((2, 3))}
     moved, _ = AdamW().update(params, {"W": None}, AdamW().init(params), 0.1)
     assert (moved["W"] == 1).all()
+    moved, state = AdamW().update(NoParams(), NoParams(), AdamW().init(NoParams()), 0.1)
+    assert moved == state.m == state.v == NoParams()
 
 
 @pytest.mark.parametrize("bad", [np.float16, np.longdouble, int, complex, object])
