@@ -50,8 +50,11 @@ def sentence_embeddings(
 
     Eight sentences are read at a time. The dot product of two embeddings is their cosine similarity.
     source   what all-MiniLM-L6-v2 was trained to compare (modules.json in its folder: mean, then normalise)
-    raises   TypeError for a single string, or a tokenizer that can't be called
+    raises   TypeError for a single string, or a tokenizer that can't be called; ValueError for a model whose outputs are not
+             the vectors
     """
+    if model.outputs != "none":
+        raise ValueError(f'model: outputs {model.outputs!r} should be "none", the vectors themselves')
     if isinstance(sentences, str):
         raise TypeError("sentences: expected a list of strings, got one string")
     if not callable(tokenizer):

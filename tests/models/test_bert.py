@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -291,6 +292,9 @@ def test_sentences_of_a_directory_of_ones_own(tmp_path):
     assert sentence_embeddings(model, params, tokenizer, []).shape == (0, 8)
     with pytest.raises(TypeError, match="expected a list of strings, got one string"):
         sentence_embeddings(model, params, tokenizer, "the cat sat")
+    classifier = replace(model, outputs=2)
+    with pytest.raises(ValueError, match=r'^model: outputs 2 should be "none"'):
+        sentence_embeddings(classifier, classifier.init(np.random.default_rng(0)), tokenizer, sentences)
 
 
 @needs_tokenizers
