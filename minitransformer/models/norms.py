@@ -54,27 +54,24 @@ class Norm:
         """Normalise each row."""
         if self.kind == "rms":
             Y, pullback = rms_norm(X, params.gamma, eps=self.eps)
-        elif params.beta is None:
-            raise ValueError("params: a layer norm has a bias β, these (of an RMS norm?) have none")
         else:
             function = layer_norm if self.kind == "layer" else layer_norm_outside
-            Y, pullback = function(X, params.gamma, params.beta, eps=self.eps)
+            Y, pullback = function(X, *params, eps=self.eps)  # type: ignore[arg-type]
         return Y, NormPullback(pullback)
 
     def for_loops(self, params: NormParams) -> tuple[Array, Array | None, float] | None:
         """γ, β and ε, as compiled loops take them: β is None for an RMS norm. None for a norm that they don't have."""
         if self.kind == "rms":
             return params.gamma, None, self.eps
-        return (*params, self.eps) if self.kind == "layer" and params.beta is not None else None
+        return (*params, self.eps) if self.kind == "layer" else None
 
     def value(self, params: NormParams, X: Array) -> Array:
         """Y alone, without a pullback."""
-        if not keeps_up(type(self), "value"):
+        found = self.for_loops(params) if keeps_up(type(self), "value") else None
+        if found is None:
             return self(params, X)[0]
-        if found := self.for_loops(params):
-            gamma, beta, eps = found
-            return normed(X, gamma, beta, eps=eps)
-        return self(params, X)[0]
+        gamma, beta, eps = found
+        return normed(X, gamma, beta, eps=eps)
 
 
 NORMS: dict[str, Callable[..., Norm]] = dict.fromkeys(get_args(Kind), Norm)
