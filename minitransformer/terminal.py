@@ -61,11 +61,11 @@ def shown(text: str) -> str:
     return CONTROL.sub("·", text)
 
 
-def columns(most: int = 100) -> int:
-    """How wide lines of text should be: as the terminal, within reason; where there is none, as `most`."""
+def columns() -> int:
+    """How wide lines of text should be: as the terminal, but from 60 to 100 characters; 100 where there is no terminal."""
     import shutil  # takes time
 
-    return min(most, max(60, shutil.get_terminal_size((most, 24)).columns))
+    return min(100, max(60, shutil.get_terminal_size((100, 24)).columns))
 
 
 def prepare() -> None:
