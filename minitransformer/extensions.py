@@ -60,8 +60,9 @@ def register(name: str, kind: type) -> None:
     _refuse_fields(kind, sizes)
     _refuse_signatures(kind, _example(kind, sizes))
     for known in others:
-        for taken in [taken for taken, old in known.items() if _same(old, kind)]:
-            known[taken] = kind  # a cell that was run again, whatever it called the class before
+        for taken, old in known.items():
+            if _same(old, kind):
+                known[taken] = kind  # a cell that was run again, whatever it called the class before
     registry[name] = kind
 
 

@@ -69,9 +69,9 @@ def sum_over_heads(dK: Array, shape: tuple[int, ...]) -> Array:
 def heads_fit(K: Array, batch: tuple[int, ...]) -> bool:
     """Whether K has keys for each head of a batch of queries (*batch, n, d), or for each group of r neighbouring heads."""
     own = K.shape[:-2]
-    if own == batch or len(own) != len(batch) or not own:
-        return own == batch
-    return own[:-1] == batch[:-1] and own[-1] > 0 and batch[-1] % own[-1] == 0
+    if own == batch:
+        return True
+    return len(own) == len(batch) and own[:-1] == batch[:-1] and own[-1] > 0 and batch[-1] % own[-1] == 0
 
 
 def refuse_other_heads(Q: Array, heads: int) -> None:

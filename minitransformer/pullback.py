@@ -240,10 +240,11 @@ def added_losses(pullback: Pullback) -> list[Any]:
 
 def with_added(pullback: Pullback, dadded: float) -> Pullback:
     """A copy of a pullback in which the gradient of every added loss is `dadded`."""
+    if not isinstance(pullback, tuple):
+        return pullback
     if not is_named(pullback):
-        return (
-            type(pullback)(with_added(part, dadded) for part in pullback) if isinstance(pullback, tuple) else pullback
-        )
-    parts = {name: with_added(part, dadded) for name, part in zip(pullback._fields, pullback, strict=True)}
-    again = pullback._replace(**parts)
-    return again._replace(dadded=dadded) if "dadded" in again._fields else again
+        return type(pullback)(with_added(part, dadded) for part in pullback)
+    parts = {name: with_added(part, dadded) for name, part in pullback._asdict().items()}
+    if "dadded" in parts:
+        parts["dadded"] = dadded
+    return pullback._replace(**parts)

@@ -63,7 +63,8 @@ def load_bert(folder: str | Path | None = None) -> tuple[BERT, SequenceParams, "
 def _installed() -> Path:
     """The folder of the weights in the installed package, found without running any of its code."""
     spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))
-    for place in spec.submodule_search_locations or () if spec else ():
+    places = spec.submodule_search_locations if spec else None
+    for place in places or ():
         if (folder := Path(place) / "model").is_dir():
             return folder
     raise BertMissing(PACKAGE)

@@ -283,9 +283,9 @@ class Block(OldFieldsRefused):
 
         Softmax attention without pages and gates, or adaptive spans, with no encoding but a bias; or `Sinks` without an encoding.
         """
-        core = (
-            self.attention.core if self.loops_around_core and isinstance(self.attention, MultiHeadAttention) else None
-        )
+        if not (self.loops_around_core and isinstance(self.attention, MultiHeadAttention)):
+            return False
+        core = self.attention.core
         if type(core) is Sinks:
             return core.rotate is None and core.encoding is None
         if type(core) is AdaptiveSpan or (type(core) is SoftmaxAttention and core.page is None and core.gate is None):

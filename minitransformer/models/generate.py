@@ -153,11 +153,12 @@ def _ends(model: LanguageModel, params: SequenceParams) -> Any:
         return None
     if getattr(model._placed.at_embedding, "longest", model.context) < model.context:
         return None
-    found, (W, _) = params.stack.norm and norm.for_loops(params.stack.norm), model._head(params)
+    found = params.stack.norm and norm.for_loops(params.stack.norm)
     if not found:
         return None
     gamma, beta, _ = found
     beta = np.zeros_like(gamma) if beta is None else beta
+    W, _ = model._head(params)
     scale = math.sqrt(model.width) if model._embedding.scaled else 1.0
     ends = loops.Ends(params.E, scale, gamma, beta, np.ascontiguousarray(W.T))
     return ends if ends.fit() else None

@@ -80,10 +80,11 @@ def mask_with_prefix(prefix: int, mask: Array | None, n: int) -> Array | None:
     if mask is None or mask.shape[-1:] not in ((1,), (n,)):
         return mask
     mask = np.broadcast_to(mask, (*mask.shape[:-1], n))  # an axis of length 1 stands for all
-    rows = prefix if mask.ndim > 1 and mask.shape[-2] != 1 else 0
-    return np.pad(
-        mask, [(0, 0)] * (mask.ndim - 2) + [(rows, 0)] * (mask.ndim > 1) + [(prefix, 0)], constant_values=True
-    )
+    widths = [(0, 0)] * mask.ndim
+    widths[-1] = prefix, 0
+    if mask.ndim > 1 and mask.shape[-2] != 1:
+        widths[-2] = prefix, 0
+    return np.pad(mask, widths, constant_values=True)
 
 
 # What `_tied_as_before` has found last: the ties, the parts that the parameters were made of, and the blocks with what they share

@@ -110,10 +110,13 @@ class MemoryStack(Stack):
     def refuse(self, *, causal: bool, absolute: Any = None) -> None:
         """Raise ValueError for absolute positions, which each segment begins anew; and unless causal, for a memory above 0."""
         super().refuse(causal=causal)
-        if absolute is not None or (self.memory and not causal):
-            name = name_of(absolute, {**AT_EMBEDDING, **IN_ATTENTION})
-            what = "causal: False" if absolute is None else f"positions: {name}"
-            raise ValueError(f"{what} does not go with a memory: it wants relative positions, and to look back only")
+        if absolute is not None:
+            what = f"positions: {name_of(absolute, {**AT_EMBEDDING, **IN_ATTENTION})}"
+        elif self.memory and not causal:
+            what = "causal: False"
+        else:
+            return
+        raise ValueError(f"{what} does not go with a memory: it wants relative positions, and to look back only")
 
     @checked
     def __call__(  # type: ignore[override]
