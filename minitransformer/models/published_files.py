@@ -127,20 +127,24 @@ def _llama(path: Path, config: dict[str, Any]) -> LanguageModel:
     """The Llama that config.json describes. Raises ValueError, which names the file, for a choice that can't be had."""
     refuse_others(path, config, {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False})
     _refuse_window(path, config)
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    way = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else rope
-    for choices in (config, rope if isinstance(rope, dict) else {}):
+    key = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
+    rope = config.get(key) or {}
+    if not isinstance(rope, dict):
+        raise ValueError(f"{path}: {key}: {rope!r} should be an object")
+    for choices in (config, rope):
         refuse_others(path, choices, {"partial_rotary_factor": 1.0})
+    way = rope.get("rope_type", rope.get("type", "default"))
     if way not in ("default", "llama3"):
         raise ValueError(f"{path}: angles of the type {way!r}; only 'default' and 'llama3' can be read")
     with sizes_in(path):
+        heads = whole(config, "num_attention_heads")
         model = llama(
             vocabulary=whole(config, "vocab_size"),
             context=whole(config, "max_position_embeddings"),
             width=whole(config, "hidden_size"),
             depth=whole(config, "num_hidden_layers"),
-            heads=(heads := whole(config, "num_attention_heads")),
-            groups=whole(config, "num_key_value_heads") if config.get("num_key_value_heads") is not None else heads,
+            heads=heads,
+            groups=heads if config.get("num_key_value_heads") is None else whole(config, "num_key_value_heads"),
             hidden=whole(config, "intermediate_size"),
             base=number(rope if "rope_theta" in rope else config, "rope_theta", 10000.0),
             norm=f"rms:eps={number(config, 'rms_norm_eps', 1e-6)}",

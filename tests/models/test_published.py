@@ -347,6 +347,7 @@ CONFIGS = [
     ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "angles of the type 'yarn'; only 'default' and 'llama3'"),
     ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "config.json: factor is missing"),
     ("llama", {"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "angles of the type 'linear'"),
+    ("llama", {"rope_parameters": "llama3"}, "config.json: rope_parameters: 'llama3' should be an object"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; only 1.0 can be read"),
     (
         "qwen3",
