@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from minitransformer.arrays import one_dtype
 from minitransformer.attention import ATTENTIONS, KeysValues, MultiHeadAttention, SoftmaxAttention
 from minitransformer.checks import frozen
 from minitransformer.marks import DecodingState
@@ -186,6 +187,8 @@ def _one_for_each(memory: Memory | None, depth: int, X: Array) -> tuple[Array | 
     if len(memory) != depth or not fits:
         shapes = ", ".join(str(rows.shape) for rows in memory)
         raise ValueError(f"memory: {shapes} should be rows before {X.shape}, for each of {so_many(depth, 'block')}")
+    for rows in memory:
+        one_dtype(X=X, memory=rows)
     return tuple(rows if rows.shape[-2] else None for rows in memory)
 
 

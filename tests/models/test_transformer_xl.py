@@ -467,6 +467,8 @@ def test_a_memory_that_does_not_fit_is_refused():
     for wrong in (memory[:1], tuple(rows[:1] for rows in memory), tuple(rows[..., :5] for rows in memory)):
         with pytest.raises(ValueError, match="for each of 2 blocks"):
             model(params, tokens(2, 5), memory=wrong)
+    with pytest.raises(TypeError, match="X, memory: should have one dtype, got float64, float32"):
+        model(params, tokens(2, 5), memory=tuple(rows.astype(np.float32) for rows in memory))
     with pytest.raises(ValueError, match="memory: padding would be remembered"):
         model(params, tokens(2, 5), memory=memory, lengths=np.array([5, 3]))
     with pytest.raises(ValueError, match="memory: this model has none"):
