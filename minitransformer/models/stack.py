@@ -18,7 +18,6 @@ from minitransformer.models.block import Block, BlockParams, BlockPullback
 from minitransformer.models.norms import NormParams
 from minitransformer.models.subclasses import keeps_up
 from minitransformer.pullback import Pullback, Tree, tree_add, tree_get, tree_leaves, tree_set
-from minitransformer.ranges import so_many
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -233,8 +232,6 @@ class Stack:
         """The causal stack on new tokens after those in the states of its blocks; returns Y and the longer states."""
         if states is None:
             states = (None,) * self.depth
-        if len(states) != self.depth:
-            raise ValueError(f"states: {len(states)} for a stack of {so_many(self.depth, 'block')}")
         X, states = self._through_blocks(self._tied_as_before(params), X, states)
         return X if params.norm is None else self.blocks[0]._norm.value(params.norm, X), states
 
