@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minitransformer.gather_scatter import by_offset, refuse_other_heads, sum_by_index, sum_by_offset
+from minitransformer.gather_scatter import by_offset, refuse_other_heads, split_heads, sum_by_index, sum_by_offset
 
 
 @pytest.mark.parametrize(("n", "m"), [(3, 5), (5, 3), (1, 1), (0, 4), (4, 0), (0, 0)])
@@ -51,6 +51,11 @@ def test_sum_by_index_without_batch_nothing_to_sum_and_float32(rng):
     np.testing.assert_array_equal(sum_by_index(np.ones((2, 0)), np.zeros(0, int), 3), np.zeros((2, 3)))
     assert sum_by_index(np.ones((0, 4)), np.zeros(4, int), 3).shape == (0, 3)
     assert sum_by_index(np.ones((2, 4), np.float32), np.zeros(4, int), 1).dtype == np.float32
+
+
+def test_columns_that_heads_do_not_divide():
+    with pytest.raises(ValueError, match="width: 8 is not divisible into 3 heads"):
+        split_heads(np.zeros((2, 8)), 3)
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 5, 4), (3, 2, 5, 4)])
