@@ -511,6 +511,12 @@ def gradient_of_nothing(params, X):
     return X @ params.W, lambda dY: (Params(rows(X).T @ rows(dY), rows(dY).sum(0)), dY @ params.W.T)
 
 
+@wrong(r"W: the gradient of an array is a list", X, W)
+def a_list_for_an_array(X, W):
+    """The rows of dW, which NumPy would take for an array."""
+    return X @ W, lambda dY: (dY @ W.T, list(rows(X).T @ rows(dY)))
+
+
 @wrong(r"params: the gradient of a Params is a tuple", Params(W, b), X)
 def tuple_for_a_named_tuple(params, X):
     """The gradient of a tree is a tree of the same type."""
@@ -649,6 +655,10 @@ def nothing_real(tokens):
 def test_what_is_no_function_is_refused():
     with pytest.raises(TypeError, match=r"^function: int should be a function that returns its value and a pullback$"):
         check_pullback(3, X)
+    with pytest.raises(
+        GradientError, match=r"^the function should return its value and a pullback, .* returned ndarray$"
+    ):
+        check_pullback(np.tanh, X)  # it has no signature
 
 
 @pytest.mark.parametrize("name", ["zero", "untrained"])
