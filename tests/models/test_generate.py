@@ -163,6 +163,8 @@ def test_bad_options_are_refused(options, message):
 def test_logits_of_a_model_that_has_diverged(bad, temperature):
     with pytest.raises(ValueError, match="logits: the largest is not finite; has training diverged"):
         next_token_distribution(np.array([0.0, bad, 1.0]), temperature=temperature)
+    with pytest.raises(ValueError, match=r"logits: shape \(2, 0\) should have at least one token"):
+        next_token_distribution(np.ones((2, 0)), temperature=temperature)
 
 
 # --------------------------------------------------------------------------------------------- generation
