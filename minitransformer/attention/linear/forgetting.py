@@ -26,7 +26,7 @@ from minitransformer.attention.core import Core, numbers_where_seen, seen_keys
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in, softplus
-from minitransformer.positions.encoding import Encoding, OffsetBias, ScoreEncoding
+from minitransformer.positions.encoding import OffsetBias, ScoreEncoding
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -165,9 +165,10 @@ class Forgetting(Core):
     encoding  of positions in the scores, beside the gates; a model puts its own there
     source    Lin et al. 2025
     cost      O(n² d) time. Always causal, with a gate for each key: m = n
+    raises    TypeError for a rotary encoding
     """
 
-    encoding: Encoding | None = None
+    encoding: OffsetBias | ScoreEncoding | None = None
 
     stage = "scores"
     causal = "always"

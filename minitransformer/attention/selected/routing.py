@@ -26,7 +26,7 @@ from minitransformer.attention.selected.gathered import (
 )
 from minitransformer.checks import frozen
 from minitransformer.functional import layer_norm, softmax
-from minitransformer.positions.encoding import Encoding, OffsetBias, ScoreEncoding
+from minitransformer.positions.encoding import OffsetBias, ScoreEncoding
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import Part
 from minitransformer.typing import Array, Bool, Float, checked
@@ -253,7 +253,7 @@ class Routing(Core):
     clusters: int = 8
     window: int | None = None
     decay: Part = 0.999
-    encoding: Encoding | None = None
+    encoding: OffsetBias | ScoreEncoding | None = None
 
     encoding_at = "encoding."
     stage = "pattern"

@@ -192,3 +192,5 @@ def test_what_is_refused():
         forgetting_attention(Q, K, V, log_forget, scale=1.0, **options)
     with pytest.raises(TypeError, match="parameter 'encoding': RoPE"):
         forgetting_attention(Q, K, V, log_forget, encoding=RoPE(D), params=NoParams())
+    with pytest.raises(TypeError, match=r"^encoding: RoPE"):
+        Forgetting(RoPE(D))

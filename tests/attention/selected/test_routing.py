@@ -231,6 +231,8 @@ def test_what_is_refused():
         routing_attention(Q, K, V, scale=1.0, encoding=ALiBi(H), **options)
     with pytest.raises(TypeError, match="parameter 'encoding': RoPE"):
         routing_attention(Q, K, V, encoding=RoPE(D), **options)
+    with pytest.raises(TypeError, match=r"^encoding: RoPE"):
+        Routing(H, D, N, encoding=RoPE(D))
     for d in (1, 2):
         with pytest.raises(
             ValueError, match=f"^d: the width of a head, {d}, should be at least 3: of two numbers a layer norm"
