@@ -23,7 +23,7 @@ from minitransformer.attention.kernel_attention import (
 from minitransformer.checks import frozen
 from minitransformer.positions.encoding import queries_last
 from minitransformer.pullback import NoParams, Pullback
-from minitransformer.ranges import Integer
+from minitransformer.ranges import Integer, NonNegative
 from minitransformer.typing import Array, Float, checked
 
 
@@ -41,7 +41,7 @@ class CosformerFeaturesPullback(Pullback):
 
 @checked
 def cosformer_features(
-    X: Float[Array, "*batch n d"], *, longest: int, first: Integer = 0
+    X: Float[Array, "*batch n d"], *, longest: int, first: NonNegative = 0
 ) -> tuple[Float[Array, "*batch n r"], CosformerFeaturesPullback]:
     """[relu(x_i) cos a_i; relu(x_i) sin a_i] with a_i = π i/(2 M): 2 d features, none negative.
 
@@ -49,7 +49,7 @@ def cosformer_features(
     first     positions before the first row of X, so that its i is first + 1
     source    Qin et al. 2022
     cost      O(n d)
-    raises    TypeError for a wrong shape or dtype, ValueError for a position beyond M
+    raises    TypeError for a wrong shape or dtype, ValueError for a position before the first one, or beyond M
     """
     n = X.shape[-2]
     if first + n > longest:

@@ -112,6 +112,8 @@ def test_a_decoder_counts_its_positions(rng):
     core = CosFormer(LONGEST)
     Q, K, V = heads(rng, n=LONGEST, m=LONGEST)
     _, state = core.step(NoParams(), Q, K, V)
+    with pytest.raises(ValueError, match="first: -1 should be at least 0"):
+        cosformer_features(np.ones((3, 2)), longest=9, first=-1)
     with pytest.raises(ValueError, match="X: position 10 is beyond the longest, 9"):
         core.step(NoParams(), *(X[..., :1, :] for X in (Q, K, V)), state=state)
 
