@@ -55,7 +55,7 @@ def moba_attention(
     chosen   k: the own block, and k − 1 others
     causal   keys j ≤ i alone, and only complete blocks of the past are ranked; otherwise all blocks but the query's own
     mask     True where query i sees key j. A key that no query sees is in no mean; one that some see is in the mean for all
-    scale    1/√d by default
+    scale    1/√d by default, or that of the encoding
     encoding an encoding of positions in the scores, and params, its parameters; blocks are chosen without it, for a mean has no
              position
     source   Lu et al. 2025, Mixture of Block Attention

@@ -99,7 +99,7 @@ def nsa_attention(
     window   w: a query sees itself and the w − 1 keys before it
     mask     True where query i sees key j. A key that no query sees counts in no mean; a mean that holds a key hidden from a
              query is not shown to it
-    scale    1/√d by default
+    scale    1/√d by default, or that of the encoding
     encoding an encoding of positions in the scores of the selected branch and of the window, and params; a mean has no position
     source   Yuan et al. 2025, Native Sparse Attention
     cost     O(n (m/block + chosen · block + window) d) time, O(n + m) memory. Always causal, the choice as well: only complete
@@ -112,24 +112,21 @@ def nsa_attention(
     *batch, H, n, d = Q.shape
     G, m = K.shape[-3:-1]
     refuse_more_queries(n, m)
-    given = scale  # `attend` takes the scale of the encoding by default; here the compressed branch gets the same
-    scale = encoding.scale if encoding is not None and scale is None else scale
-    scale = scale_for(d, scale)
     mask, there = who_is_there(mask, (*batch, H, n, m))
-    if H != G and there.ndim > 1 and there.shape[-2] != 1:
-        own = None if mask is None else mask.shape
-        raise ValueError(f"mask: shape {own} has one for each head; heads that share keys should have the same")
+    if H != G and mask is not None and mask.ndim > 2 and mask.shape[-3] != 1:
+        raise ValueError(f"mask: shape {mask.shape} has one for each head; heads that share keys should have the same")
     K, V = only_those_there(there, K, V)
 
-    # compressed
+    # compressed: without positions, but with the scale of the encoding, which `attend` takes by default
+    factor = scale_for(d, encoding.scale if encoding is not None and scale is None else scale)
     (K_c, K_means), (V_c, V_means) = (block_means(X, there, block) for X in (K, V))
     whole, has_keys = _means_shown(there, mask, block)
     complete = complete_blocks(m - n, n, K_c.shape[-2], block)
-    Y_c, compressed = block_sparse_attention(Q, K_c, V_c, complete, mask=None if whole.all() else whole, scale=scale)
+    Y_c, compressed = block_sparse_attention(Q, K_c, V_c, complete, mask=None if whole.all() else whole, scale=factor)
 
     # selected
-    lists = _best(Q, K_c, whole, has_keys, m, block, max(chosen, 3), scale)
-    seen: dict[str, Any] = {"causal": True, "mask": mask, "scale": scale if encoding is None else given}
+    lists = _best(Q, K_c, whole, has_keys, m, block, max(chosen, 3), factor)
+    seen: dict[str, Any] = {"causal": True, "mask": mask, "scale": scale}
     Y_s, selected = attend_to_chosen(Q, K, V, lists, block, **seen, encoding=encoding, params=params)
 
     # window
