@@ -18,7 +18,7 @@ from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.sparse.pattern import TILE, Pattern
 from minitransformer.checks import frozen
-from minitransformer.gather_scatter import refuse_other_heads, unbroadcast
+from minitransformer.gather_scatter import unbroadcast
 from minitransformer.positions.encoding import Encoding, OffsetBias, queries_last
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import NonNegative, NonNegativeNumber
@@ -201,7 +201,6 @@ class AdaptiveSpan(Core):
     ) -> tuple[Array, SpanCorePullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV). Raises ValueError for causal=False."""
         self.refuse(causal=causal)
-        refuse_other_heads(Q, self.heads)
         n, m = queries_last(Q, K)
         z = self.largest * params.span
         b, reach, ramp = log_ramp(z, self.ramp, self.largest, n, m)
