@@ -224,7 +224,8 @@ class Smoother(Core):
         """As any core with keys and values; of one new token nothing is copied: −‖k‖²/(2 √d) is a bias of its scores."""
         if Q.shape[-2] != 1 or self.similarity == "polynomial":
             return super().step(params, Q, K, V, state=state)
-        state, bias = KeysValues.of(K, V) if state is None else state.extended(K, V), None
+        state = KeysValues.of(K, V) if state is None else state.extended(K, V)
+        bias = None
         if self.similarity == "gaussian":
             bias = np.vecdot(state.keys, state.keys) * Q.dtype.type(-0.5 * scale_for(Q.shape[-1]))
         return attend_to_buffer(Q, state.K, state.V, state.length, bias), state

@@ -169,8 +169,9 @@ class ChosenPullback(Pullback):
         Q, K, V, choice, scale, Y, L, _ = self
         if loops := loops_in("chosen_keys"):
             return loops.backward(Q, K, V, choice, scale, Y, L, dY)
+        D, m = np.vecdot(dY, Y)[..., None], K.shape[-2]
         # zeros in C order, whatever the order of Q: parts are written through a reshaped view
-        D, m, (dQ, dK, dV) = np.vecdot(dY, Y)[..., None], K.shape[-2], [np.zeros(X.shape, X.dtype) for X in (Q, K, V)]
+        dQ, dK, dV = (np.zeros(X.shape, X.dtype) for X in (Q, K, V))
         for part in self.gathered():
             A, dy = part.A(scale, L), as_one_axis(dY, 0, -2)[:, part.rows, None]
             dS = scale * A * ((dy @ part.V.mT)[..., 0, :] - as_one_axis(D, 0, -2)[:, part.rows])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, one_dtype, scale_for
+from minitransformer.arrays import as_one_axis, one_dtype, scale_for, zero_if_minus_infinite
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues, WithPast
 from minitransformer.attention.core import Core
@@ -97,8 +97,7 @@ def index_loss(
     """
     one_dtype(scores=scores, p=p)
     I_seen = np.where(sees, scores, scores.dtype.type(-np.inf))
-    top = log_sum_exp(I_seen)[..., None]
-    log_A = np.where(sees, scores - np.where(top == -np.inf, 0, top), scores.dtype.type(0))
+    log_A = np.where(sees, scores - zero_if_minus_infinite(log_sum_exp(I_seen))[..., None], scores.dtype.type(0))
     log_p = np.log(np.where(p > 0, p, 1))
     rows = int(sees.any(-1).sum())
     loss = (p * (log_p - log_A)).sum() / max(rows, 1)
@@ -278,15 +277,15 @@ class Indexer(Core):
     ) -> tuple[Array, IndexerState]:
         """O(H d H_I d_I + m H_I d_I + H chosen d) for one new token, if there is no encoding. Nothing is learned, so no loss."""
         keys = merge_heads(K) @ params.U_k
-        new = (K, V), (keys, keys[..., :0])
+        nothing = keys[..., :0]  # what the indexer looks for has no value
         if state is None:
-            state = IndexerState(*(KeysValues.of(*pair) for pair in new))
+            state = IndexerState(KeysValues.of(K, V), KeysValues.of(keys, nothing))
         elif state.small.length != state.length:
             raise ValueError(
                 f"state: {state.small.length} keys of the indexer do not belong to {state.length} positions"
             )
         else:
-            state = IndexerState(*(known.extended(*pair) for known, pair in zip(state, new, strict=True)))
+            state = IndexerState(state.past.extended(K, V), state.small.extended(keys, nothing))
         queries, w = self._asked(params, merge_heads(Q))
         if Q.shape[-2] == 1 and self.encoding is None and (loops := loops_in("chosen_keys")):
             S = w @ np.maximum(queries[..., 0, :] @ state.small.keys.mT, 0)  # I without its factor

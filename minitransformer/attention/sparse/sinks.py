@@ -135,15 +135,15 @@ def sink_attention(
     """
     n, m = Q.shape[-2], K.shape[-2]
     refuse_more_queries(n, m)
-    pattern, scale = Window(last - 1, global_tokens=first)(n, m, causal=True), scale_for(Q.shape[-1])
     if encoding is not None:
         if rotate is not None:
             raise ValueError("rotate: positions can act on queries and keys, or on scores by an encoding, not on both")
         return in_caches(encoding, params, Q, K, V, mask, first, last)
     if rotate is not None and not hasattr(rotate, "turn"):
         raise TypeError(f"rotate: {type(rotate).__name__} turns nothing; RoPE does")
+    pattern = Window(last - 1, global_tokens=first)(n, m, causal=True)
     if rotate is None:
-        return block_sparse_attention(Q, K, V, pattern, causal=True, mask=mask, scale=scale)
+        return block_sparse_attention(Q, K, V, pattern, causal=True, mask=mask)
     cap = first + last - 1
     late = min(max(cap - (m - n), 0), n)
     near, q = rotate.turn(Q, first=m - n, length=m)
@@ -152,6 +152,7 @@ def sink_attention(
     keys = np.zeros((*K.shape[:-1], 2 * K.shape[-1]), K.dtype)
     keys[..., first:, : K.shape[-1]], keys[..., :first, K.shape[-1] :] = turned[..., first:, :], turned[..., :first, :]
     queries = np.concatenate([near, np.concatenate([near[..., :late, :], far[..., 0, :]], -2)], -1)
+    scale = scale_for(Q.shape[-1])
     Y, attention = block_sparse_attention(queries, keys, V, pattern, causal=True, mask=mask, scale=scale)
     return Y, SinksPullback(attention, q, far_turn, k, first, late)
 

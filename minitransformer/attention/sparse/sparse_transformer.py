@@ -55,7 +55,7 @@ class Factorised(Pattern):
         return tuple(turns[h % 2] for h in range(self.heads))
 
     def _either(self, near: Array, far: Array) -> Array:
-        return {"near": near, "far": far}[self.part] if self.part in ("near", "far") else near | far
+        return {"near": near, "far": far}.get(self.part, near | far)
 
 
 @frozen
