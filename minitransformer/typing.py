@@ -142,7 +142,7 @@ def _checked(function: Function, trusted: bool) -> Function:
     """`checked`, and whether the function is trusted, so that what it calls is not checked."""
     strict = functools.cache(lambda: _strict(function))
     asked = checks.asked_of(function)
-    grows, place = asked.grows, asked.place
+    grows = asked.grows
     passed: set[tuple[Any, ...]] = set()
 
     @functools.wraps(function)
@@ -159,23 +159,19 @@ def _checked(function: Function, trusted: bool) -> Function:
             if asked.heads and function.__name__ == "__call__":
                 checks.must_be_pair(result, f"{type(args[0]).__name__}:", more="; mt.check_attention says more")
             return result
+        arguments = asked.by_name(args, kwargs) if grows else {}
         # of a state only the type is looked at: its arrays are longer after every step
-        if grows in kwargs:
-            looks = _looks(args, {**kwargs, grows: type(kwargs[grows])})
-        elif place < len(args):
-            looks = _looks((*args[:place], type(args[place]), *args[place + 1 :]), kwargs)
-        else:
-            looks = _looks(args, kwargs)
+        looks = _looks(*asked.with_state(type(arguments.get(grows)), args, kwargs)) if grows else _looks(args, kwargs)
         known = _among(passed, looks)
         the_call.inside = trusted
         try:
-            arguments = asked.by_name(args, kwargs) if grows or not known else {}
             if not known:
+                arguments = asked.by_name(args, kwargs)
                 checks.examine(arguments, asked)
             if asked.indices:
                 args, kwargs = asked.with_own_indices(args, kwargs)
             if grows and checks.made_by_hand(arguments, asked):
-                first, others = asked.at_the_start(args, kwargs)
+                first, others = asked.with_state(None, args, kwargs)  # the step that begins a text
                 checks.same_kind(arguments[grows], strict()(*first, **others)[1], grows)
             result = function(*args, **kwargs) if known else strict()(*args, **kwargs)
             if not known and looks is not None and len(passed) < MANY:

@@ -65,11 +65,15 @@ class Asked(NamedTuple):
                 kwargs = {**kwargs, name: own_indices(kwargs[name])}
         return args, kwargs
 
-    def at_the_start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the same call with None in place of the state: the step that begins a text."""
+    def with_state(
+        self, state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of the same call with this in place of its state, if it has one."""
         if self.grows in kwargs:
-            return args, {**kwargs, self.grows: None}
-        return (*args[: self.place], None, *args[self.place + 1 :]), kwargs
+            return args, {**kwargs, self.grows: state}
+        if self.place < len(args):
+            return (*args[: self.place], state, *args[self.place + 1 :]), kwargs
+        return args, kwargs
 
 
 def asked_of(function: Callable[..., Any]) -> Asked:
