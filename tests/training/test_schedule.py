@@ -22,6 +22,7 @@ def test_noam_rises_in_a_line_and_falls_with_the_root():
 def test_cosine_rises_in_a_line_then_falls_to_the_floor():
     rate = Cosine(peak=1.0, steps=110, warmup=10, floor=0.2)
     assert math.isclose(rate(1), 0.1)
+    assert math.isclose(rate(4), 0.4)
     assert math.isclose(rate(10), 1.0)
     assert math.isclose(rate(35), 0.2 + 0.8 * (1 + math.sqrt(0.5)) / 2)
     assert math.isclose(rate(60), 0.6)
