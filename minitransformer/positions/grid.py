@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import one_dtype
 from minitransformer.checks import frozen
 from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import refuse_other_heads, sum_by_index, unbroadcast
-from minitransformer.positions.encoding import ScoreEncoding, queries_last
+from minitransformer.positions.encoding import ScoreEncoding
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative, so_many
 from minitransformer.typing import Array, Int, checked
@@ -85,8 +86,9 @@ class GridScalars(ScoreEncoding):
 
     def scores(self, params: GridScalarsParams, Q: Array, K: Array) -> tuple[Array, GridScalarsPullback]:
         """S (*batch, H, n, m). Pullback: dS to (dparams, dQ, dK)."""
+        one_dtype(Q=Q, table=params.table)
         refuse_other_heads(Q, self.heads)
-        n, m = queries_last(Q, K)
+        n, m = Q.shape[-2], K.shape[-2]
         if m > self.rows * self.columns:
             raise ValueError(f"K: {m} pixels, and the table is for {self.rows} rows of {self.columns}")
         C, content = scores(Q, K)

@@ -98,8 +98,6 @@ class RelativeSinusoids(ScoreEncoding):
         heads, d = self.sizes()
         refuse_other_heads(Q, heads)
         refuse_other_width(d, Q=Q)
-        if not params.u.shape == params.v.shape == self.sizes():
-            raise TypeError(f"u, v: shapes {params.u.shape} and {params.v.shape} should be {self.sizes()}")
         n, m = Q.shape[-2], K.shape[-2]
         S, content = scores(Q + params.u[:, None], K, scale=self.scale)
         R = self.table(-n, n + m)[::-1].astype(Q.dtype)  # row c: distance i − j = m − 1 − c, the largest first

@@ -14,6 +14,7 @@ from minitransformer.positions.grid import GridScalars
 from minitransformer.positions.kerple import KerpleLog, KerplePower, KerpleWeighted
 from minitransformer.positions.relative_sinusoids import TENER
 from minitransformer.positions.rope_scaling import NTK, PositionInterpolation, YaRN
+from minitransformer.positions.sinusoidal_keys import SinusoidalKeys
 from minitransformer.positions.t5 import OffsetScalars, T5Bias
 from minitransformer.positions.tupe import TUPE
 from minitransformer.pullback import tree_leaves, tree_map
@@ -36,6 +37,8 @@ OF_HEADS = {  # learned, for so many heads
 ENCODINGS = OF_HEADS | {
     "ALiBi": ALiBi(H),
     "Shaw": Shaw(d, 2, values=False),
+    "sinusoids": SinusoidalKeys(d),
+    "sinusoids, learned": SinusoidalKeys(d, learn=True),
     **{kind: Multiplicative(d, 2, kind) for kind in ("M1", "M2", "M3", "M4")},
     "Transformer-XL": TransformerXLPositions(H * d, H),
     "TENER": TENER(H, d),
@@ -208,10 +211,10 @@ def test_heads_of_another_number_or_width_are_refused_in_the_same_words(encoding
             attend(encoding, params, Q[..., :2], K[..., :2], V)
 
 
-@pytest.mark.parametrize("name", ["KERPLE weighted", "FIRE", "TUPE-A"])
+@pytest.mark.parametrize("name", ["grid", "KERPLE weighted", "FIRE", "TUPE-A", "sinusoids, learned"])
 def test_parameters_of_another_dtype_are_refused(name, Q, K, V, rng):
     encoding = ENCODINGS[name]
-    with pytest.raises(TypeError, match="should have one dtype"):
+    with pytest.raises(TypeError, match="^Q, .*: should have one dtype, got float64, float32"):
         attend(encoding, encoding.init(rng), Q, K, V)
 
 

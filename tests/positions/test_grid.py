@@ -1,4 +1,4 @@
-"""A grid of offsets: the definition in loops, and what a line does not know. What all promise: test_learned_scores.py."""
+"""A grid of offsets: the definition in loops, and what a line does not know. What all promise: test_every_encoding.py."""
 
 import math
 
