@@ -59,9 +59,8 @@ MODELS: dict[str, tuple[Layers, ...]] = {
 }
 
 
-READ: dict[
-    str, LanguageModel
-] = {  # models of the book in published sizes, for `layers_of`; they have no parameters here
+# models of the book in published sizes, for `layers_of`; they have no parameters here
+READ: dict[str, LanguageModel] = {
     "GPT-2": gpt2(50257, 1024, 768, 12, 12),
     "Llama 3 8B": llama(128256, 8192, 4096, 32, 32, 8, 14336, 500000.0),
     "DeepSeek-V2-Lite": deepseek_v2_lite(102400, 4096, 2048, 27, 16, 10944, rank=512, rotary=64),

@@ -43,7 +43,7 @@ def with_some_parameters(encoding: Any, rng: np.random.Generator) -> Tree:
         for name, value in params._asdict().items()
         if value is not None and name in ("table", "theta", "a_k", "a_v", "a", "u", "v", "P")
     }
-    return params._replace(**drawn) if drawn else params
+    return params._replace(**drawn)
 
 
 def varies_along_diagonals(S: Array) -> float:

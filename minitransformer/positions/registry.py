@@ -69,9 +69,10 @@ class Placed(NamedTuple):
 
 def head_width_of(width: int, heads: int, head_width: int | None) -> int:
     """d, the width of a head: as given, or D/H. Raises ValueError if none is given and H does not divide D."""
-    if head_width is None:
-        refuse_indivisible(width, heads)
-    return width // heads if head_width is None else head_width
+    if head_width is not None:
+        return head_width
+    refuse_indivisible(width, heads)
+    return width // heads
 
 
 @checked

@@ -97,7 +97,7 @@ def change_layout(W: Array, d: int, *, to: Layout, part: NonNegative | None = No
         raise ValueError(f"W: shape {W.shape} should be (…, H · {d}), of which {turned} channels are turned in pairs")
     first, second = _pairs(turned // 2, "interleaved")
     channels = np.arange(d)
-    order = np.concatenate([channels[first], channels[second], channels[2 * len(channels[first]) :]])
+    order = np.concatenate([channels[first], channels[second], channels[turned:]])
     if to != "halves":
         order = np.argsort(order)  # the inverse permutation
     return W.reshape(*W.shape[:-1], W.shape[-1] // d, d)[..., order].reshape(W.shape)
