@@ -40,8 +40,8 @@ class Record(Generic[T]):
 
     def of(self, trials: list[T]) -> "Record[T]":
         """The record of these trials alone."""
-        rows = zip(self.trials, self.results, self.machines, self.seconds, strict=True)
-        here = [row for row in rows if row[0] in trials]
+        rows, wanted = zip(self.trials, self.results, self.machines, self.seconds, strict=True), set(trials)
+        here = [row for row in rows if row[0] in wanted]
         return Record(*map(list, zip(*here, strict=True))) if here else Record([], [], [], [])
 
     def where(self, **fields: Any) -> list[dict[str, Any]]:

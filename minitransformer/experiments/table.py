@@ -8,6 +8,7 @@ other positions or none, `which_rope` and `which_without`. A kind that was regis
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -174,8 +175,12 @@ class Table:
 
     def best(self, task: str) -> float:
         """The mean of the best of all kinds in a task."""
-        means = [mean for each in self if (mean := each.mean(task)) is not None]
-        return min(means) if task == "text" else max(means)
+        return self._best[task]
+
+    @cached_property
+    def _best(self) -> dict[str, float]:
+        means = {task: [mean for row in self if (mean := row.mean(task)) is not None] for task in which.TASKS}
+        return {task: min(some) if task == "text" else max(some) for task, some in means.items() if some}
 
     def quality(self, row: Row) -> float | None:
         """The mean of these shares over the tasks that it was run on; None if there is none."""

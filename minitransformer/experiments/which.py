@@ -86,9 +86,9 @@ def trials() -> list[Trial]:
     """Task after task, seed after seed: all that are registered, where they can be causal if need be, and the bag."""
     found = []
     for task, kind in TASKS.items():
+        names = [*(name for name in ATTENTIONS if kind.takes(name)), BAG]
+        chosen = [f"{name}:{SMALL[name]}" if name in SMALL else name for name in names]
         for seed in range(SEEDS):
-            names = [*(name for name in ATTENTIONS if kind.takes(name)), BAG]
-            chosen = (f"{name}:{SMALL[name]}" if name in SMALL else name for name in names)
             found += [Trial(name, task, seed, kind.steps) for name in chosen]
     return found
 

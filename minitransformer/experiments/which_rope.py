@@ -16,11 +16,10 @@ __all__ = ["GROWS", "IN_A_TEST", "Trial", "run", "trials"]
 
 def trials() -> list[Trial]:
     """Those of `which` that are of a core."""
-    return [
-        trial
-        for trial in which.trials()
-        if trial.attention != which.BAG and isinstance(attention_of(trial.attention, EXAMPLE), Core)
-    ]
+    every = which.trials()
+    names = {trial.attention for trial in every} - {which.BAG}
+    cores = {name for name in names if isinstance(attention_of(name, EXAMPLE), Core)}
+    return [trial for trial in every if trial.attention in cores]
 
 
 def run(trial: Trial) -> dict[str, Any]:

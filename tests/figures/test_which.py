@@ -87,12 +87,12 @@ def test_each_kind_has_a_row_or_is_named_above_as_one_that_pays_from_the_shortes
 
 def test_a_dot_for_each_kind_that_was_run_with_both_positions_and_better_is_up_and_right():
     found, shown = table(), which_rope.data()
-    fig = which_rope.draw(shown)
+    turned, fig = found.with_rope(), which_rope.draw(shown)
     for ax, (task, names) in zip(fig.axes, shown.names.items(), strict=True):
         dots = ax.lines[1].get_xydata()
         assert len(dots) == len(names) == (29 if task == "text" else 34)
         assert np.array_equal(dots[:, 0], [found.rows[name].mean(task) for name in names])
-        assert np.array_equal(dots[:, 1], [found.with_rope().rows[name].mean(task) for name in names])
+        assert np.array_equal(dots[:, 1], [turned.rows[name].mean(task) for name in names])
         (low, high), (bottom, top) = sorted(ax.get_xlim()), sorted(ax.get_ylim())
         assert low < dots[:, 0].min() <= dots[:, 0].max() < high
         assert bottom < dots[:, 1].min() <= dots[:, 1].max() < top
@@ -102,7 +102,7 @@ def test_a_dot_for_each_kind_that_was_run_with_both_positions_and_better_is_up_a
         assert np.abs(np.diff(band)).max() == pytest.approx(shown.noise[task])
         for text in ax.texts:
             row = {"dense": "softmax"}.get(text.get_text(), text.get_text())
-            assert text.xy == tuple(of.rows[row].mean(task) for of in (found, found.with_rope()))
+            assert text.xy == tuple(of.rows[row].mean(task) for of in (found, turned))
 
 
 def test_in_the_text_nearly_all_dots_lie_above_the_band_and_in_recall_nearly_all_within():
