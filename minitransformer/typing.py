@@ -89,7 +89,14 @@ def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
     from beartype import BeartypeConf, beartype
 
     accepts_ints = beartype(conf=BeartypeConf(is_pep484_tower=True))  # scale=1 is a fine float
-    check, signature = jaxtyped(function, typechecker=accepts_ints), inspect.signature(function)
+    made: dict[Any, Callable[..., Any]] = {}
+
+    def once(asked: Callable[..., Any]) -> Callable[..., Any]:
+        """For every error, jaxtyping asks for a check of each argument alone, and to make one takes a millisecond."""
+        looks = (asked.__name__, *((name, id(hint)) for name, hint in asked.__annotations__.items()))
+        return made[looks] if looks in made else made.setdefault(looks, accepts_ints(asked))
+
+    check, signature = jaxtyped(function, typechecker=once), inspect.signature(function)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
