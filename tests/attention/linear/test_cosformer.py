@@ -100,7 +100,7 @@ def test_no_clamp_so_the_length_of_a_query_cancels(rng):
     assert np.linalg.norm(clamped) < 0.5 * np.linalg.norm(Y)
 
 
-def test_a_decoder_counts_its_positions(rng):
+def test_a_decoder_counts_its_positions(rng, tier):
     """Steps are the whole, and what a model says of a text goes no further than its longest."""
     model = LanguageModel(20, 8, 12, 2, 3, 10, "cosformer")
     params = model.init(rng, np.float64)

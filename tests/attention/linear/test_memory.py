@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -230,6 +231,35 @@ def test_a_step_of_eulers_writes_more_than_the_equation(step, more):
         state = math.exp(-step) * state + step
     assert state == pytest.approx(more, rel=1e-3)
     assert state == pytest.approx(step / (1 - math.exp(-step)), rel=1e-9)
+
+
+def test_how_gates_start(rng):
+    """e^A on 1 … 16, and softplus(b) between 0.001 and 0.1, every order of magnitude as likely; GLA's are 2^(−1/root)."""
+    for params in (SSD(9000, 2).init(rng, np.float64), GatedDelta(9000, 2).init(rng, np.float64)):
+        speed, step = np.exp(params.A), np.log10(np.logaddexp(0, params.b))
+        for X, low, high in ((speed, 1, 16), (step, -3, -1)):
+            assert (low <= X).all()
+            assert (X <= high).all()
+            where = (np.quantile(X, (0.01, 0.5, 0.99)) - low) / (high - low)
+            np.testing.assert_allclose(where, (0.01, 0.5, 0.99), atol=0.02)
+    gla = GLA(H, D, rank=16, root=7)
+    assert gla.streams["low"] == 6, "16 columns for three heads together, or a little more"
+    Q, K, V, low = (np.zeros((H, N, width)) for width in (D, D, D, 6))
+    entries, _ = gla.prepare(gla.init(rng, np.float64), Q, K, V, low)
+    np.testing.assert_allclose(entries.log_decay, -math.log(2) / 7)
+
+
+@pytest.mark.parametrize("name", ["gated-delta", "kimi"])
+def test_eps_is_that_of_the_norm_behind_the_memory(name, tier):
+    core = replace(CORES[name], eps=3.0)
+    params, *arrays = inputs(core, 9)
+    entries, _ = core.prepare(params, *arrays[:-1])
+    Y, _ = entries.recall()
+    normed = params.gain * Y / np.sqrt((Y**2).mean(-1, keepdims=True) + 3)
+    opened = 1 / (1 + np.exp(-arrays[-1]))
+    Z = normed * opened * (1 if core.channelwise else arrays[-1])
+    np.testing.assert_allclose(core(params, *arrays)[0], Z, rtol=1e-9)
+    np.testing.assert_allclose(in_pieces(core, params, arrays, range(N + 1))[0], Z, rtol=1e-9)
 
 
 @every

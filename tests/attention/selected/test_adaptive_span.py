@@ -87,8 +87,8 @@ def test_a_span_as_large_as_it_can_be_is_a_fixed_one(tier):
     Q, K, V = heads()
     x = np.arange(N)[:, None] - np.arange(N)
     for S in (1, 4, N):
-        want, _ = dot_product_attention(Q, K, V, mask=(1 <= x) & (x <= S))
-        Y, pullback = adaptive_span_attention(Q, K, V, np.full(H, float(S)), ramp=2, longest=S)
+        want, _ = dot_product_attention(Q, K, V, mask=(1 <= x) & (x <= S), scale=0.7)
+        Y, pullback = adaptive_span_attention(Q, K, V, np.full(H, float(S)), ramp=2, longest=S, scale=0.7)
         np.testing.assert_allclose(Y, want, rtol=1e-12, atol=1e-15)
         assert not pullback(Y)[3].any(), "no pair is on the ramp"
 

@@ -27,6 +27,13 @@ B, H, N, D, K_CHOSEN, SMALL, NARROW = 2, 3, 13, 4, 4, 2, 5
 causal_or_not = pytest.mark.parametrize("causal", [False, True])
 
 
+def test_how_the_projections_start(rng):
+    """Uniform on ±√(3/(H d)), which has the variance 1/(H d)."""
+    for U in Indexer(6, 32, small=9, narrow=9).init(rng, np.float64)[:3]:
+        assert 0.99 < np.abs(U).max() / math.sqrt(3 / 192) <= 1
+        assert U.var() == pytest.approx(1 / 192, rel=0.1)
+
+
 def core(**options):
     return Indexer(H, D, **{"chosen": K_CHOSEN, "small": SMALL, "narrow": NARROW, **options})
 

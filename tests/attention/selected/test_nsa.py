@@ -88,9 +88,9 @@ def test_gradient(tier):
 def test_each_branch_can_be_dense_attention(tier):
     """All blocks selected; a window over everything; blocks of one key, which are their own means."""
     Q, K, V, gates = arrays()
-    want, _ = dot_product_attention(Q, K, V, causal=True)
+    want, _ = dot_product_attention(Q, K, V, causal=True, scale=0.7)
     for branch, options in ((0, {"block": 1}), (1, {"chosen": 6}), (2, {"window": N})):
-        Y, _ = nsa_attention(Q, K, V, only(branch, gates), **{**OPTIONS, **options})
+        Y, _ = nsa_attention(Q, K, V, only(branch, gates), **{**OPTIONS, **options}, scale=0.7)
         np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
 
 

@@ -103,8 +103,8 @@ def test_gradient(causal, tier):
 def test_one_cluster_of_all_is_dense_attention_of_normed_queries_and_keys(causal, tier):
     Q, K, V = heads()
     (q, q_back), (k, k_back) = normed(Q), normed(K)
-    Y, pullback = routing_attention(Q, K, V, centroids=centroids()[:, :1], window=N, causal=causal)
-    want, dense = dot_product_attention(q, k, V, causal=causal)
+    Y, pullback = routing_attention(Q, K, V, centroids=centroids()[:, :1], window=N, causal=causal, scale=0.7)
+    want, dense = dot_product_attention(q, k, V, causal=causal, scale=0.7)
     np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
     dQ, dK, dV = dense(want)
     for found, known in zip(pullback(want), (q_back(dQ), k_back(dK), dV), strict=True):

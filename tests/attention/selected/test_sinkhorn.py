@@ -23,6 +23,16 @@ def heads(seed=0, n=N):
     return [rng.standard_normal((B, H, *shape)) for shape in ((n, D), (n, D), (n, DV), (-(-n // BLOCK),) * 2)]
 
 
+def test_how_the_network_starts(rng):
+    """Weights uniform on ±√(3/d), which have the variance 1/d, for each of ⌈longest/block⌉ blocks; b_1 = 0."""
+    W_1, b_1, W_2 = Sinkhorn(2, 48, 100, block=3).init(rng, np.float64)
+    assert W_2.shape == (2, 48, 34)
+    assert not b_1.any()
+    for W in (W_1, W_2):
+        assert 0.99 < np.abs(W).max() / math.sqrt(3 / 48) <= 1
+        assert W.var() == pytest.approx(1 / 48, rel=0.1)
+
+
 @pytest.mark.parametrize("cut", [None, 2])
 def test_the_scale_is_that_of_the_scores(cut):
     Q, K, V, R = heads()

@@ -23,6 +23,13 @@ pytestmark = pytest.mark.usefixtures("definitions")
 B, H, D = 2, 3, 4
 
 
+def test_how_labels_start(rng):
+    R, b = ETC(20, 5, clip=10).init(rng, np.float64)
+    assert R.shape == (5, 24, 20)
+    assert R.std() == pytest.approx(0.02, rel=0.1)
+    assert not b.any()
+
+
 def arrays(n, clip=2, seed=0):
     """Q, K, V, and of the labels R and b."""
     rng = np.random.default_rng(seed)

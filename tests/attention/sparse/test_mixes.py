@@ -65,6 +65,7 @@ def test_cache_sizes_of_models():
     assert cache_bytes((None,) * 36, n, groups=8, d=64) == 9 * GIB
     assert cache_bytes((Window(127), None) * 18, n, groups=8, d=64) / GIB == pytest.approx(4.50, abs=0.005)
     assert cache_bytes((*(Local(8192),) * 3, None) * 12, n, groups=8, d=128) / GIB == pytest.approx(7.1, abs=0.05)
+    assert cache_bytes((Window(1023, global_tokens=64),), n, groups=1, d=1) == 4 * (1024 + 64)
     five = (*(Window(1023),) * 5, None) * 10
     assert cache_bytes((None,) * 60, n, groups=16, d=128) == 60 * GIB
     assert cache_bytes(five, n, groups=16, d=128) / GIB == pytest.approx(10.4, abs=0.05)
