@@ -105,24 +105,24 @@ def _made(attention: Any) -> Part:
     return attention_of(SoftmaxAttention(encoding=attention) if isinstance(attention, Encoding) else attention, sizes)
 
 
+def _all_cases(part: Part, rule: Callable[..., None], **grid: Iterable[Any]) -> Callable[[], None]:
+    """A function that tries a rule on the part, with each combination of these values; a note to an error says with which."""
+
+    def tried() -> None:
+        for values in product(*grid.values()):
+            case = dict(zip(grid, values, strict=True))
+            try:
+                rule(part, **case)
+            except Exception as error:
+                error.add_note(", ".join(f"{name}={getattr(value, '__name__', value)}" for name, value in case.items()))
+                raise
+
+    return tried
+
+
 def _rules(part: Part) -> Iterator[tuple[str, Callable[[], None]]]:
     """The rules that are meant for such a part: a sentence that is true if it keeps the rule, and how to find out."""
-    ways, tiers, writes = directions(part), available(), can(part, True)
-
-    def each(rule: Callable[..., None], **grid: Iterable[Any]) -> Callable[[], None]:
-        def all_cases() -> None:
-            for values in product(*grid.values()):
-                case = dict(zip(grid, values, strict=True))
-                try:
-                    rule(part, **case)
-                except Exception as error:
-                    error.add_note(
-                        ", ".join(f"{name}={getattr(value, '__name__', value)}" for name, value in case.items())
-                    )
-                    raise
-
-        return all_cases
-
+    ways, tiers, writes, each = directions(part), available(), can(part, True), partial(_all_cases, part)
     if (pattern := pattern_of(part)) is not None:
         yield (
             "The tiles of its pattern, and what it keeps, have the pairs that it sees, whatever follows.",
