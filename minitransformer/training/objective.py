@@ -87,7 +87,9 @@ class DrawnTask:
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P(target) in the last rows, and its pullback."""
         tokens, targets, *_ = batch
-        return last_rows_loss(model, params, tokens, targets, rng)
+        logits, pullback = model(params, tokens, rng=rng)
+        loss, back = cross_entropy(logits[:, -targets.shape[1] :], targets)
+        return loss, LossPullback(pullback, LastRowsPullback(back, logits.shape))
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits per answer on a hundred samples that are the same each time, and that training does not see."""
@@ -109,15 +111,6 @@ def loss_of(said: tuple[Array, Pullback], targets: Array, mask: Array | None = N
     logits, model = said
     loss, back = cross_entropy(logits, targets, mask=mask)
     return loss, LossPullback(model, back)
-
-
-def last_rows_loss(
-    model: Any, params: Tree, tokens: Array, targets: Array, rng: np.random.Generator | None = None
-) -> tuple[Any, LossPullback]:
-    """Mean of −log P(target) where the targets are those of the last rows, and its pullback to the parameters."""
-    logits, pullback = model(params, tokens, rng=rng)
-    loss, back = cross_entropy(logits[:, -targets.shape[1] :], targets)
-    return loss, LossPullback(pullback, LastRowsPullback(back, logits.shape))
 
 
 def bits_of(logits: Array, targets: Array) -> Array:
