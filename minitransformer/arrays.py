@@ -88,14 +88,13 @@ def from_blocks(X: Array, n: int) -> Array:
     return as_one_axis(X, -3, -1)[..., :n, :]
 
 
-def nearly_zero(D: Array) -> Array:
-    """Where |D| is so small that 1 / D, or a product with it in the backward pass, could overflow: below 5 · 10⁻³¹ in float32."""
-    return np.abs(D) < np.finfo(D.dtype).tiny ** 0.8
-
-
 def inverse(D: Array) -> Array:
-    """1 / D, and 0 where D is zero, or nearly: a query whose weights sum to zero gives zeros."""
-    return np.divide(1, D, out=np.zeros_like(D), where=~nearly_zero(D))
+    """1 / D, and 0 where D is zero, or nearly: a query whose weights sum to zero gives zeros.
+
+    Where |D| is below 5 · 10⁻³¹ in float32, 1 / D, or a product with it in the backward pass, could overflow.
+    """
+    nearly_zero = np.abs(D) < np.finfo(D.dtype).tiny ** 0.8
+    return np.divide(1, D, out=np.zeros_like(D), where=~nearly_zero)
 
 
 def finite(X: Array) -> bool:
