@@ -5,11 +5,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from minitransformer.backend import available, backend
 from minitransformer.functional import loops_in
 from minitransformer.machine import _libraries, one_blas_thread
 from minitransformer.training.parallel import each
-from minitransformer.training.recipes import language_model
 
 
 def blas_threads():
@@ -91,14 +89,3 @@ def test_what_numpy_warns_of_is_the_callers_choice(threads):
         assert [float(x) for x in each(lambda _: np.float32(1e38) * np.float32(10), range(2), threads)] == [np.inf] * 2
     with np.errstate(over="raise"), pytest.raises(FloatingPointError):
         list(each(lambda _: np.float32(1e38) * np.float32(10), range(2), threads))
-
-
-def test_a_batch_is_cut_where_that_is_faster():
-    def parts(batch, context):
-        return language_model(batch=batch, context=context)[1].parts
-
-    with backend("numpy"):
-        assert [parts(4, 128), parts(5, 128)] == [2, 1]
-    if "micro" in available():
-        with backend("micro"):
-            assert [parts(4, 128), parts(16, 128), parts(15, 256)] == [1, 2, 1]
