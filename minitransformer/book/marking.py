@@ -1,6 +1,7 @@
 """`minitransformer exercises`: run notebooks in which exercises were answered, and gather what the checkers say.
 
-Each notebook runs in a process of its own, in its folder, and nothing is written into it. A cell that raises is passed over.
+Each notebook runs in a process of its own, in its folder, and nothing is written into it. A cell of the book runs only if a
+cell that was handed in needs it (needed.py), and one that raises is passed over.
 What counts is what a notebook prints: one that prints "Exercise 2.1 is right." itself is believed.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from minitransformer import files, terminal
+from minitransformer.book import needed
 from minitransformer.book.running import BookError, clear, jupyter, surroundings
 from minitransformer.machine import cores, may_open_many_files
 
@@ -48,7 +50,7 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
         raise BookError("\n".join(wrong))
     may_open_many_files()
     try:
-        marks = asyncio.run(_side_by_side(paths, notebooks, tell))
+        marks = asyncio.run(_side_by_side(paths, notebooks, needed.of_the_book(), tell))
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
     if len(paths) > 1:
@@ -61,13 +63,13 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
 
 
 async def _side_by_side(
-    paths: Sequence[Path], notebooks: list[Any], tell: Callable[[str], None]
+    paths: Sequence[Path], notebooks: list[Any], book: frozenset[str], tell: Callable[[str], None]
 ) -> dict[Path, dict[str, str]]:
     free, marks = asyncio.Semaphore(cores()), {}
 
     async def one(notebook: Any, path: Path) -> dict[str, str]:
         async with free:
-            return await mark(notebook, path)
+            return await mark(notebook, path, book)
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(*each)) for each in zip(notebooks, paths, strict=True)]
@@ -98,10 +100,16 @@ def _read(path: Path) -> Any:
         raise BookError(f"{path}: should be a notebook ({type(error).__name__})") from None
 
 
-async def mark(notebook: Any, path: Path) -> dict[str, str]:
-    """What the checkers say of each exercise of a notebook, in its order; and why, where one could say nothing."""
+async def mark(notebook: Any, path: Path, book: frozenset[str]) -> dict[str, str]:
+    """What the checkers say of each exercise of a notebook, in its order; and why, where one could say nothing.
+
+    book   the cells of the book, of which only those run that others need
+    """
     Client, failures = jupyter()
     clear(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell, lines in zip(code, needed.needed([cell.source for cell in code], book), strict=True):
+        cell.source = "\n".join(cell.source.split("\n")[:lines])
     died = "its kernel died"
     with tempfile.TemporaryDirectory("", "minitransformer-", files.temporary(), ignore_cleanup_errors=True) as name:
         place = Path(name)
