@@ -77,14 +77,7 @@ def finish(found: Found) -> tuple[Array, Array]:
 
 
 def gradients(
-    Q: Array,
-    K: Array,
-    V: Array,
-    mask: Array | None,
-    scale: float,
-    L: Array,
-    D: Array,
-    dY: Array,
+    Q: Array, K: Array, V: Array, mask: Array | None, scale: float, L: Array, D: Array, dY: Array
 ) -> tuple[Array, Array, Array]:
     """dQ, dK, dV of a block of pairs. All that it needs of the others is in L and D.
 
@@ -93,8 +86,8 @@ def gradients(
     s = Q.dtype.type(scale)
     S = (s * Q) @ K.mT
     A = np.exp(S - zero_if_minus_infinite(L)[..., None])
-    seen = L[..., None] > -np.inf
-    A = np.where(seen if mask is None else mask & seen, A, A.dtype.type(0))
+    if mask is not None:
+        A = np.where(mask, A, A.dtype.type(0))
     dS = s * A * (unless_hidden(dY @ V.mT, A) - D[..., None])
     return times(dS, K), times(dS.mT, Q), times(A.mT, dY)
 
@@ -131,10 +124,11 @@ class FlashPullback(Pullback):
 
 
 def blocks(m: int, block: int, mask: Array | None) -> list[tuple[slice, Array | None]]:
-    """Which keys are in each block, and the columns of the mask for them."""
-    keys = [slice(start, min(start + block, m)) for start in range(0, m, block)]
-    one = mask is None or mask.shape[-1] == 1
-    return [(k, mask if one else mask[..., k]) for k in keys]  # type: ignore[index]
+    """Which keys are in each block, and the columns of the mask for them; a mask of one column is that of all keys."""
+    keys = [slice(start, start + block) for start in range(0, m, block)]
+    if mask is None or mask.shape[-1] == 1:
+        return [(k, mask) for k in keys]
+    return [(k, mask[..., k]) for k in keys]
 
 
 @checked

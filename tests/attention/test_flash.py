@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import minitransformer as mt
 from minitransformer import check_pullback
-from minitransformer.attention import causal_mask, dot_product_attention, flash_attention, merge
+from minitransformer.attention import causal_mask, dot_product_attention, flash_attention, merge, ring_attention
 from minitransformer.attention.flash import find, finish, join, nothing_found
+from minitransformer.attention.ring import striped
 from minitransformer.pullback import tree_bytes
 
 N, M, D, DV = 9, 21, 4, 3
@@ -77,12 +78,36 @@ def test_gradient():
     check_pullback(partial(flash_attention, block=4, causal=True), *arrays(M, M), entries=15)
 
 
+def test_a_mask_of_one_column_is_that_of_all_keys():
+    Q, K, V = arrays()
+    rows = np.arange(N)[:, None] % 3 > 0
+    Y, pullback = flash_attention(Q, K, V, block=5, mask=rows)
+    want, known = flash_attention(Q, K, V, block=5, mask=np.broadcast_to(rows, (N, M)))
+    for found, right in zip((Y, *pullback(Y)), (want, *known(Y)), strict=True):
+        np.testing.assert_array_equal(found, right)
+
+
 def test_padding_holds_what_it_likes():
     Q, K, V = arrays()
     keys = np.arange(M)[None] < 17
     Y, _ = flash_attention(Q, K, V, block=5, mask=keys)
     K[:, 17:], V[:, 17:] = 9, np.nan
     np.testing.assert_array_equal(flash_attention(Q, K, V, block=5, mask=keys)[0], Y)
+
+
+@pytest.mark.parametrize(
+    "attention", [partial(flash_attention, block=3), partial(ring_attention, owners=striped(7, 2))]
+)
+def test_a_nan_that_is_seen_comes_back(attention):
+    """To the gradients of queries, keys and values, as from attention whose matrix is formed: it is no weight of zero."""
+    Q, K, V = np.random.default_rng(0).standard_normal((3, 2, 7, 4))
+    K[0, 5, 3] = np.nan
+    with np.errstate(invalid="ignore"):
+        _, pullback = attention(Q, K, V)
+        gradients = pullback(np.ones_like(V))
+    for dX in gradients:
+        assert np.isnan(dX[0]).all()
+        assert np.isfinite(dX[1]).all()
 
 
 @given(st.permutations(range(4)), st.integers(0, 2), st.integers(0, 99))
@@ -148,5 +173,7 @@ def test_bad_input_is_refused():
         flash_attention(Q, K.astype(np.float32), V)
     with pytest.raises(ValueError, match="mask: shape"):
         flash_attention(Q, K, V, mask=causal_mask(N, N))
+    with pytest.raises(ValueError, match=r"sink: shape \(3,\) does not broadcast"):
+        flash_attention(Q, K, V, np.ones(3))
     with pytest.raises(ValueError, match="block: 0 should be at least 1"):
         flash_attention(Q, K, V, block=0)
