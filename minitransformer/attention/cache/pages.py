@@ -8,8 +8,8 @@ To continue one text in several ways, only the table is copied. A page that is f
 half full is copied by the second of two who want to go on in it.
 """
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from minitransformer.attention.cache.keys_values import claim, must_follow, writ
 from minitransformer.attention.flash import find, finish, join, nothing_found
 from minitransformer.gather_scatter import for_each_head
 from minitransformer.marks import DecodingState
-from minitransformer.ranges import PositiveNumber, so_many
-from minitransformer.typing import Array, Float, checked
+from minitransformer.ranges import Integer, PositiveNumber, so_many
+from minitransformer.typing import Array, Float, Int, checked
 
 
 class Page(NamedTuple):
@@ -114,7 +114,7 @@ def paged_attention(
     Q: Float[Array, "*batch heads n d"],
     state: Paged,
     scale: float | None = None,
-    order: Any = None,
+    order: Sequence[Integer] | Int[Array, "some"] | None = None,
     sink: Float[Array, "*own"] | None = None,
     cap: PositiveNumber | None = None,
 ) -> Array:
@@ -124,8 +124,9 @@ def paged_attention(
     others  as in `dot_product_attention`
     order   in which the pages are read; Y is the same to rounding. A page that is not in it is not read
     cost    O(n m d) time; the pages are not copied into one array
-    raises  TypeError for another dtype than that of the pages, ValueError for other samples, heads or widths, more queries than
-            positions, an order that names a page twice or one that is not there, and pages that differ from each other
+    raises  TypeError for another dtype than that of the pages, or an order that is not of integers; ValueError for other samples,
+            heads or widths, more queries than positions, an order that names a page twice or one that is not there, and pages
+            that differ from each other
     """
     _refuse_other_pages(state)
     K, n = state.pages[0].K, Q.shape[-2]
@@ -138,10 +139,10 @@ def paged_attention(
     scale = scale_for(Q.shape[-1], scale)
     i = state.length - n + np.arange(n)
     parts, found = list(state.parts()), nothing_found(Q, state.pages[0].V, sink)
-    order = list(range(len(parts)) if order is None else order)
-    if len(set(order)) < len(order) or not set(order) <= set(range(len(parts))):
-        raise ValueError(f"order: {order} should name each of {so_many(len(parts), 'page')} once at most")
-    for k in order:
+    turns = list(range(len(parts)) if order is None else order)
+    if len(set(turns)) < len(turns) or not set(turns) <= set(range(len(parts))):
+        raise ValueError(f"order: {turns} should name each of {so_many(len(parts), 'page')} once at most")
+    for k in turns:
         j, K, V = parts[k]
         mask = None if n == 1 else i[:, None] >= j
         K, V = (for_each_head(X, Q.shape[:-2]) for X in (K, V))

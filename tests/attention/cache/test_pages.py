@@ -184,7 +184,6 @@ def test_what_does_not_fit_is_refused():
         for other in (V[:1], V[:, :1], V[..., :2], V.astype(np.float32)):
             with pytest.raises(ValueError, match=r"state: .* can't follow float64 \(3, 2, \d+, 3\)"):
                 own.extended(K, other)
-    for own in (state, KeysValues.of(K, V), Recent.of(K, V, Kept(0, 9))):
         with pytest.raises(ValueError, match="V: 6 values for 3 keys"):
             own.extended(K[..., :3, :], V)
     with pytest.raises(ValueError, match="size: 0 should be at least 1"):
@@ -197,6 +196,9 @@ def test_what_does_not_fit_is_refused():
         paged_attention(Q.astype(np.float32), state)
     for order in ([0, 0, 1], [0, 2], [-1]):
         with pytest.raises(ValueError, match="should name each of 2 pages once at most"):
+            paged_attention(Q, state, order=order)
+    for order in (1, [0.0, 1.0], np.array([True, False])):
+        with pytest.raises(TypeError, match="parameter 'order'"):
             paged_attention(Q, state, order=order)
     first, second = state.pages
     for page in (second._replace(K=second.K[:, :1]), second._replace(V=second.V[..., :1, :]), second._replace(V=V[:1])):
