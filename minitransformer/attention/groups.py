@@ -23,8 +23,9 @@ def mean_pool_heads(params: Tree, heads: int, groups: int) -> Tree:
     heads    H, of queries
     groups   G, must divide the number of heads of keys and values there are
     source   Ainslie et al. 2023, who go on training for a twentieth of the steps
-    raises   ValueError if G does not divide the heads of keys, or W_q and W_k are not of H heads; for an attention without W_q or
-             W_k, or one whose heads of values share queries and keys
+    raises   ValueError if G does not divide the heads of keys, or if the columns of W_q can't be divided into H heads, or those
+             of W_k into heads that H can share; for an attention without W_q or W_k, or one whose heads of values share queries
+             and keys
     """
 
     def pooled(W: Array) -> Array:
@@ -40,7 +41,7 @@ def repeat_heads(params: Tree, heads: int) -> Tree:
     """The same function with a key and a value for each of H heads: the heads of a group get copies of what they share.
 
     heads    H, of queries
-    raises   ValueError if W_q and W_k are not of H heads; for an attention that `mean_pool_heads` refuses, too
+    raises   ValueError as `mean_pool_heads`
     """
     return _in_each_attention(params, heads, lambda W: np.repeat(W, heads // W.shape[-2], -2))
 

@@ -111,4 +111,9 @@ def test_what_can_not_be_shared():
     layer = MultiHeadAttention(D, H, core=Reformer(H, D // H))
     with pytest.raises(ValueError, match="an attention without W_q or W_k"):
         mean_pool_heads(layer.init(np.random.default_rng(0)), H, 1)
+    shared = MultiHeadAttention(D, H, core=attention_of("ssd:key_heads=1", SIZES))
+    with pytest.raises(
+        ValueError, match="where heads of values share queries and keys, they can't share keys and values"
+    ):
+        repeat_heads(shared.init(np.random.default_rng(0)), H)
     assert replace(layer, core=MultiHeadAttention(D, H).core, rotate=RoPE(4)).decodes
