@@ -84,10 +84,6 @@ def test_of_no_pairs_there_is_no_share(schedule):
         efficiency(work(schedule(0, 4)))
 
 
-def test_without_a_mask_all_have_the_same_work():
-    assert (work(contiguous(12, 3), causal=False) == 16).all()
-
-
 def test_two_processes_say_what_one_does_bit_for_bit():
     """The workers do the same in the same order, wherever they are; in another order the last bits differ."""
     Q, K, V = arrays()
@@ -132,6 +128,8 @@ def test_what_does_not_fit_is_refused():
     for function in (work, lambda owners: ring_attention(Q, K, V, owners)):
         with pytest.raises(ValueError, match="owners: should be the positions of at least one worker"):
             function([])
+        with pytest.raises(ValueError, match=r"owners\[1\]: should be a one-dimensional array of integers, got list"):
+            function([np.arange(N), [3]])
     for owners in (contiguous(N - 1, 2), [np.arange(N), np.arange(2)]):
         with pytest.raises(ValueError, match="should have the positions 0 … 23, each once"):
             ring_attention(Q, K, V, owners)
@@ -141,5 +139,6 @@ def test_what_does_not_fit_is_refused():
         ring_attention(Q, K.astype(np.float32), V, contiguous(N, 2))
 
 
-def test_work_of_parts_that_differ():
+def test_without_a_mask_all_pairs_count():
+    """Also where the parts differ in length."""
     assert work(contiguous(5, 2), causal=False).tolist() == [[9, 4], [6, 6]]

@@ -253,6 +253,8 @@ def test_what_does_not_fit():
         nystrom_attention(Q, K, V, mask=np.ones((N, N), bool))
     with pytest.raises(TypeError, match="dtype"):
         nystrom_attention(Q, K, V, theta.astype(np.float32))
+    with pytest.raises(ValueError, match=r"A: shape \(2, 0, 0\) has no rows"):
+        pseudo_inverse(np.zeros((2, 0, 0)))
 
 
 def test_options():
