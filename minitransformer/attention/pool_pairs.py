@@ -21,12 +21,12 @@ class PoolPairsPullback(Pullback):
 
     def _tokens(self, pairs: Array) -> Array:
         """The gradient of `_pairs`: (*batch, 2 s ⌊m/s⌋, d) to (*batch, m, 2 d), zeros behind the last complete block."""
-        *batch, count, two, d = *pairs.shape[:-2], self.pool.E.shape[-2], self.pool.P.shape[-2], pairs.shape[-1]
-        pairs, s = pairs.reshape(*batch, count, two, d), two // 2
-        rows = np.zeros((*batch, self.m, 2 * d), pairs.dtype)
-        blocks = rows[..., : count * s, :].reshape(*batch, count, s, 2 * d)
+        *batch, count, places, d = self.pool.P.shape
+        pairs, s = pairs.reshape(self.pool.P.shape), places // 2
+        blocks = np.zeros((*batch, count, s, 2 * d), pairs.dtype)
         blocks[..., :-1, :, :d] = pairs[..., 1:, :s, :]
         blocks[..., d:] = pairs[..., s:, :]
+        rows = np.zeros((*batch, self.m, 2 * d), pairs.dtype)
         rows[..., : count * s, :] = blocks.reshape(*batch, count * s, 2 * d)
         return rows
 

@@ -271,10 +271,8 @@ class Pooled(PooledLayer):
         Q, C, rows, Z = arrays
         if state is None:
             nothing = C[..., :0, :]
-            recent, blocks = (
-                Recent.of(nothing, nothing[..., :0], Kept(0, self.window)),
-                KeysValues.of(nothing, nothing[..., :0]),
-            )
+            recent = Recent.of(nothing, nothing[..., :0], Kept(0, self.window))
+            blocks = KeysValues.of(nothing, nothing[..., :0])
             state = PooledState(recent, blocks, rows[..., :0, :], Z[..., :0, :], 0)
         self._must_fit(state)
         n, first = Q.shape[-2], state.length

@@ -87,11 +87,12 @@ class MemoryCompressedPullback(AroundAttention):
     null: bool
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
-        dQ, *dboth = self.attention(dY)
-        compressed = zip((self.k, self.v), dboth, strict=True)
-        (dK, dtheta_k), (dV, dtheta_v) = (pullback(dX[..., self.null :, :]) for pullback, dX in compressed)
-        dnulls = [unbroadcast(dX[..., 0, :], (*dX.shape[-3:-2], dX.shape[-1])) for dX in dboth] if self.null else []
-        return dQ, where_seen(self.seen, dK), where_seen(self.seen, dV), dtheta_k, dtheta_v, *dnulls
+        dQ, dK_bar, dV_bar = self.attention(dY)
+        dK, dtheta_k = self.k(dK_bar[..., self.null :, :])
+        dV, dtheta_v = self.v(dV_bar[..., self.null :, :])
+        dnulls = [unbroadcast(dX[..., 0, :], (*dX.shape[-3:-2], dX.shape[-1])) for dX in (dK_bar, dV_bar)]
+        gradients = dQ, where_seen(self.seen, dK), where_seen(self.seen, dV), dtheta_k, dtheta_v
+        return (*gradients, *dnulls) if self.null else gradients
 
 
 def _with_null(X: Array, null: Array | None) -> Array:
@@ -239,8 +240,9 @@ class MemoryCompressed(Core):
         over = K.shape[-2] // self.stride * self.stride
         blocks, n = state.blocks, Q.shape[-2]
         if over:
-            made = ((K, params.theta_k), (V, params.theta_v))
-            blocks = blocks.extended(*(compress(X[..., :over, :], theta)[0] for X, theta in made))
+            K_bar, _ = compress(K[..., :over, :], params.theta_k)
+            V_bar, _ = compress(V[..., :over, :], params.theta_v)
+            blocks = blocks.extended(K_bar, V_bar)
             K, V = K[..., over:, :].copy(), V[..., over:, :].copy()
         if n == 1:  # sees them all
             Y = attend_to_buffer(Q, blocks.K, blocks.V, blocks.length)
