@@ -79,7 +79,9 @@ class Part(Checked):
     @property
     def causal_in_words(self) -> str:
         """Whether it can be causal, in a word or two for a table."""
-        return "values only" if self.looks_ahead else {"either": "yes"}.get(self.causal, self.causal)
+        if self.looks_ahead:
+            return "values only"
+        return "yes" if self.causal == "either" else self.causal
 
     @property
     def decodes(self) -> bool:

@@ -107,7 +107,8 @@ def delta_rule(
         E[..., t, :] = V[..., t, :] - read(K[..., t, :], S)
         S = S + outer(beta[..., t, None] * K[..., t, :], E[..., t, :])
         Y[..., t, :] = read(Q[..., t, :], S)
-    return Y if initial is None else (Y, S), DeltaRulePullback(Q, K, beta, E, S_before, initial)
+    value = Y if initial is None else (Y, S)
+    return value, DeltaRulePullback(Q, K, beta, E, S_before, initial)
 
 
 @checked

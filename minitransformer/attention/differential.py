@@ -173,7 +173,7 @@ class Differential(Core):
             raise ValueError(
                 f"mask: shape {mask.shape} should be one for all heads, for the two softmaxes of a pair must see the same keys"
             )
-        Q_1, Q_2, K_1, K_2 = (X[..., s::2, :, :] for X in (Q, K) for s in (0, 1))
+        Q_1, Q_2, K_1, K_2 = Q[..., 0::2, :, :], Q[..., 1::2, :, :], K[..., 0::2, :, :], K[..., 1::2, :, :]
         Y, difference = differential_attention(Q_1, K_1, Q_2, K_2, merge_pairs(V), lambda_, causal=causal, mask=mask)
         Z, norm = rms_norm(Y, params.gain, eps=EPS)
         return split_pairs(left * Z), DifferentialPullback(params, difference, norm, left)

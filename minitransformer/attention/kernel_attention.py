@@ -312,7 +312,8 @@ class FeatureAttention(Core):
             if how is not None and (done := loops.sum_features(Q, K, V, state.S, state.z, how)):
                 Y, S, z = done
                 return Y, KernelState(S, z, first + 1)
-        FQ, FK = (self.phi(params, X, first=first, query=query)[0] for X, query in ((Q, True), (K, False)))
+        FQ, _ = self.phi(params, Q, first=first, query=True)
+        FK, _ = self.phi(params, K, first=first, query=False)
         if state is None:
             state = kernel_state(FK[..., :0, :], V[..., :0, :])
         return kernel_attention_step(FQ, FK, V, state)

@@ -108,7 +108,8 @@ class SoftmaxAttention(Core):
         first, last = self._kept
         if (first, last) == (0, 1):
             return "the last key and its value"
-        return f"{f'the first {first} and ' * (first > 0)}the last {last} keys and values"
+        before = f"the first {first} and " if first else ""
+        return f"{before}the last {last} keys and values"
 
     @property
     def _kept(self) -> Kept | None:
