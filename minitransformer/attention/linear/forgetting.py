@@ -210,11 +210,10 @@ class Forgetting(Core):
             return Y, after
         bias = None
         if self.encoding is not None:
-            bias = self.encoding.bias(params, n, m, causal=True)[0].astype(Q.dtype, copy=False)  # type: ignore[attr-defined]
+            bias = self.encoding.bias(params, n, m, causal=True)[0].astype(Q.dtype, copy=False)
         if not 0 < n <= FEW:
             return attend_to_buffer(faded_queries(Q, whole, scale), past.K, past.V, m, bias, scale=UNIT), after
-        c_now = whole, rest
-        rows = [one_query(Q, c_now, t, past, m - n + t + 1, scale, bias) for t in range(n)]
+        rows = [one_query(Q, (whole, rest), t, past, m - n + t + 1, scale, bias) for t in range(n)]
         return np.concatenate(rows, -2), after
 
 
