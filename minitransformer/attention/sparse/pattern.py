@@ -163,6 +163,7 @@ def _parts(pattern: Pattern, kind: type) -> tuple[Pattern, ...]:
     return pattern.patterns if isinstance(pattern, kind) else (pattern,)  # type: ignore[attr-defined]
 
 
+@frozen
 class Combined(Pattern):
     """Several patterns made one, by `join`. Those that have a rule for each head must have equally many heads."""
 
@@ -201,7 +202,7 @@ class Combined(Pattern):
         if self.rules == 1:
             return (self,)
         own = [p.of_heads * self.rules if p.rules == 1 else p.of_heads for p in self.patterns]
-        return tuple(type(self)(rules) for rules in zip(*own, strict=True))  # type: ignore[call-arg]
+        return tuple(type(self)(rules) for rules in zip(*own, strict=True))
 
     @property
     def kept(self) -> Kept | None:  # type: ignore[override]
@@ -226,14 +227,10 @@ class Combined(Pattern):
 class Union(Combined):
     """The pairs that at least one of the rules allows. One that two of them allow counts once."""
 
-    patterns: tuple[Pattern, ...]
-
 
 @frozen
 class Intersection(Combined):
     """The pairs that all of the rules allow."""
-
-    patterns: tuple[Pattern, ...]
 
     join = np.logical_and
 
@@ -259,8 +256,6 @@ class Causal(Pattern):
 @frozen
 class EachHead(Combined):
     """A pattern of its own for each head, as many as the layer has."""
-
-    patterns: tuple[Pattern, ...]
 
     cost = "that of its heads"
     sees = Pattern.sees  # of each head, one after another

@@ -199,9 +199,3 @@ def test_in_a_model_with_rows_in_front(rng):
 def test_what_can_not_be(wrong):
     with pytest.raises(ValueError, match=rf"^{next(iter(wrong))}: .* should be at least [01]"):
         BigBird(**wrong)
-
-
-def test_extra_rows_see_everything_and_most_rows_count():
-    alone = {"block": 64, "window": 0, "global_tokens": 0, "random": 0}
-    assert BigBird(extra=2, **alone)(500, 500, causal=False).mask[:2].all()
-    assert (BigBird(extra=2) | BigBird(extra=3)).prefix == 3

@@ -159,13 +159,14 @@ def test_union_and_intersection_are_those_of_the_masks(causal):
     assert (a | b) == (a | b)
 
 
-def test_what_a_combination_keeps():
+def test_what_a_combination_keeps_and_puts_in_front():
     assert Window(4).kept == (0, 5)
     assert (Window(4, global_tokens=2) | Window(3, dilation=3)).kept == (2, 10)
     assert (Window(4) | Strided(3)).kept is None
     assert (Window(40) & Strided(3)).kept == (0, 41)
     assert EachHead((Window(4), Window(9))).kept == (0, 10)
     assert Causal().kept is None
+    assert (BigBird(extra=2) | BigBird(extra=3)).prefix == 3
 
 
 def test_heads_that_can_t_be_combined():
