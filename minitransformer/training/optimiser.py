@@ -9,7 +9,7 @@ import numpy as np
 
 from minitransformer.checks import beside, choose, fits, frozen, refuse_other_numbers
 from minitransformer.functional import loops_in
-from minitransformer.pullback import Tree, tree_items, tree_leaves, tree_map
+from minitransformer.pullback import Tree, tree_add, tree_items, tree_leaves, tree_map
 from minitransformer.ranges import Fraction, NonNegativeNumber, PositiveNumber
 from minitransformer.training.parallel import each
 from minitransformer.typing import Array
@@ -137,10 +137,15 @@ def accumulate(gradient: Callable[[Any], tuple[float, Tree]], parts: Sequence[An
         raise ValueError("parts: a mean needs at least one")
     loss, total = 0.0, None
     for part_loss, grads in each(gradient, parts):
-        if total is not None:
+        loss += part_loss
+        if total is None:
+            total = grads
+        else:
             _refuse_other_form(grads, total)
-        loss, total = loss + part_loss, grads if total is None else tree_map(np.add, total, grads)
-    return loss / len(parts), total if len(parts) == 1 else tree_map(lambda g: g / g.dtype.type(len(parts)), total)
+            total = tree_add(total, grads)
+    if len(parts) > 1:
+        total = tree_map(lambda g: g / g.dtype.type(len(parts)), total)
+    return loss / len(parts), total
 
 
 def _refuse_other_form(grads: Tree, before: Tree) -> None:
