@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 import minitransformer as mt
 from minitransformer import chain, check_pullback, random_like, residual, tree_bytes, tree_items, tree_map, tree_size
 from minitransformer.functional import linear, relu, softmax
-from minitransformer.pullback import ChainPullback, ResidualPullback, first_nonfinite, tree_add, tree_leaves
+from minitransformer.pullback import (
+    ChainPullback,
+    ResidualPullback,
+    first_nonfinite,
+    tree_add,
+    tree_get,
+    tree_leaves,
+    tree_set,
+)
 from minitransformer.training.optimiser import accumulate
 
 
@@ -30,6 +38,17 @@ def test_items_have_readable_paths():
     assert [path for path, _ in tree_items(TREE)] == ["first.W", "first.b", "blocks.0.W", "blocks.1.0", "blocks.1.1"]
     assert next(path for path, _ in tree_items(TREE, "params")) == "params.first.W"
     assert [leaf.size for leaf in tree_leaves(TREE)] == [6, 3, 12, 5, 1]
+
+
+def test_a_part_at_a_path_and_another_in_its_place():
+    """By name, by key or by number; all else stays what it was."""
+    for path, leaf in tree_items(TREE):
+        assert tree_get(TREE, path) is leaf
+        changed = dict(tree_items(tree_set(TREE, path, 7)))
+        assert changed.pop(path) == 7
+        assert all(changed[other] is tree_get(TREE, other) for other, _ in tree_items(TREE) if other != path)
+    assert tree_get(TREE, "") is TREE
+    assert tree_set(TREE, "", 7) == 7
 
 
 def test_none_is_not_a_leaf_and_an_array_is_a_tree():
