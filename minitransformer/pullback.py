@@ -244,7 +244,7 @@ def with_added(pullback: Pullback, dadded: float) -> Pullback:
         return pullback
     if not is_named(pullback):
         return type(pullback)(with_added(part, dadded) for part in pullback)
-    parts = {name: with_added(part, dadded) for name, part in pullback._asdict().items()}
+    parts: dict[str, Any] = {name: with_added(part, dadded) for name, part in pullback._asdict().items()}
     if "dadded" in parts:
         parts["dadded"] = dadded
     return pullback._replace(**parts)
