@@ -5,7 +5,6 @@ import math
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from minitransformer.arrays import refuse_indivisible
 from minitransformer.ranges import so_many
 from minitransformer.typing import Array, Float, checked
 
@@ -44,7 +43,8 @@ def sum_by_index(dX: Array, index: Array, size: int) -> Array:
 @checked
 def split_heads(X: Float[Array, "*batch n D"], heads: int) -> Float[Array, "*batch {heads} n d"]:
     """(*batch, n, H·d) to (*batch, H, n, d): head h gets columns h·d … (h+1)·d − 1. Its gradient is `merge_heads`."""
-    refuse_indivisible(X.shape[-1], heads)
+    if X.shape[-1] % heads:
+        raise ValueError(f"heads: {so_many(X.shape[-1], 'column')} can't be divided into {heads} heads")
     X = X.reshape(*X.shape[:-1], heads, X.shape[-1] // heads)
     return np.ascontiguousarray(X.swapaxes(-2, -3))
 

@@ -54,7 +54,7 @@ def test_sum_by_index_without_batch_nothing_to_sum_and_float32(rng):
 
 
 def test_columns_that_heads_do_not_divide():
-    with pytest.raises(ValueError, match="width: 8 is not divisible into 3 heads"):
+    with pytest.raises(ValueError, match="heads: 8 columns can't be divided into 3 heads"):
         split_heads(np.zeros((2, 8)), 3)
 
 
