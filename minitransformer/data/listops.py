@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import row_of_integers
 from minitransformer.ranges import Fraction, Positive
 from minitransformer.typing import Array, checked
 
@@ -91,12 +92,13 @@ def value_of(tokens: Array) -> int:
 
     raises   ValueError for tokens that are no expression
     """
+    row_of_integers(tokens, "tokens")
     open_lists: list[tuple[int, list[int]]] = []
     values: list[int] = []
-    for token in np.asarray(tokens).tolist():
-        if token < DIGITS:
+    for token in tokens.tolist():
+        if 0 <= token < DIGITS:
             values.append(token)
-        elif token < END:
+        elif DIGITS <= token < END:
             open_lists.append((token - DIGITS, values))
             values = []
         elif token == END and open_lists and values:

@@ -62,7 +62,9 @@ def test_the_order_of_the_tokens_matters():
     assert value_of(np.array([MAX, 9, MIN, 5, 1, END, END])) == 9
 
 
-@pytest.mark.parametrize("bad", [[MAX, 1, 2], [MAX, 1], [1, 2], [END], [MAX, END], [MAX, 1, FILL, 2, END], []])
+@pytest.mark.parametrize(
+    "bad", [[MAX, 1, 2], [MAX, 1], [1, 2], [END], [MAX, END], [MAX, 1, FILL, 2, END], [MAX, -3, -4, END], [[3]], []]
+)
 def test_what_is_no_expression_is_refused(bad):
     with pytest.raises(ValueError, match="tokens: "):
         value_of(np.array(bad, np.int64))
