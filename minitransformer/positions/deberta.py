@@ -141,10 +141,8 @@ class DeBERTa(ScoreEncoding):
 
     def __post_init__(self) -> None:
         refuse_indivisible(self.width, self.heads)
-        if self.buckets is not None and not 2 <= self.buckets < 2 * (self.span - 1):
-            raise ValueError(
-                f"buckets: half of {self.buckets} should be at least 1, and less than the longest distance, {self.span - 1}"
-            )
+        if self.buckets is not None:
+            deberta_buckets(np.zeros(1, int), buckets=self.buckets, longest=self.span)
         if not self.terms or not set(self.terms) <= {"c2p", "p2c"} or len(set(self.terms)) < len(self.terms):
             raise ValueError(f'terms: {self.terms} should be "c2p", "p2c" or both')
 

@@ -214,7 +214,7 @@ def test_heads_of_another_number_or_width_are_refused_in_the_same_words(encoding
 @pytest.mark.parametrize("name", ["grid", "KERPLE weighted", "FIRE", "TUPE-A", "sinusoids, learned"])
 def test_parameters_of_another_dtype_are_refused(name, Q, K, V, rng):
     encoding = ENCODINGS[name]
-    with pytest.raises(TypeError, match="^Q, .*: should have one dtype, got float64, float32"):
+    with pytest.raises(TypeError, match=r"^Q, .*: should have one dtype, got float64, float32"):
         attend(encoding, encoding.init(rng), Q, K, V)
 
 
