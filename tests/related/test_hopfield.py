@@ -157,3 +157,5 @@ def test_what_does_not_fit_is_refused():
             classical_recall(W, wrong)
         with pytest.raises(TypeError):
             dense_recall(X, wrong)
+        with pytest.raises(TypeError):
+            dense_energy(X, wrong)
