@@ -11,7 +11,7 @@ from minitransformer.attention.compressed import linformer_attention
 from minitransformer.attention.linear import positive_features
 from minitransformer.attention.selected import adaptive_span_attention, lsh_attention
 from minitransformer.attention.selected.reformer import sort_in_rounds
-from minitransformer.errata.reading import Reading, relative_error, unit_vectors
+from minitransformer.errata.reading import Reading, queries_keys_values, relative_error
 from minitransformer.functional import softmax
 from minitransformer.models import LanguageModel
 from minitransformer.models.universal import HaltingParams
@@ -37,7 +37,7 @@ def e46() -> Reading:
     visible = np.array([[True, True, False, False]])
     printed = softmax(np.where(visible, S, 0.0))[0]
     n = 64
-    Q, K, V = unit_vectors(np.random.default_rng(46), n, 16)
+    Q, K, V = queries_keys_values(np.random.default_rng(46), n, 16)
     near = Local(8)(n, n, causal=False).mask
     A = softmax(np.where(near, scores(Q, K)[0], 0.0))[0]
     meant, _ = dot_product_attention(Q, K, V, mask=near)
@@ -114,7 +114,7 @@ def e54() -> Reading:
     """The product without a transpose, where k = d by accident."""
     rng = np.random.default_rng(54)
     n, d = 7, 4
-    Q, K, V = unit_vectors(rng, n, d)
+    Q, K, V = queries_keys_values(rng, n, d)
     E, F = rng.standard_normal((2, d, n))
     printed = softmax(Q @ (E @ K) / math.sqrt(d))[0] @ (F @ V)
     error = relative_error(printed, linformer_attention(Q, K, V, E, F)[0])

@@ -7,7 +7,7 @@ import numpy as np
 from minitransformer import experiments
 from minitransformer.attention import attend, dot_product_attention, elu_features, kernel_attention, scores
 from minitransformer.attention.compressed import compress, memory_compressed_attention
-from minitransformer.errata.reading import Reading, largest_weight, mean_of, relative_error, unit_vectors
+from minitransformer.errata.reading import Reading, largest_weight, mean_of, queries_keys_values, relative_error
 from minitransformer.functional import softmax
 from minitransformer.measurements.position_probes import order_error
 from minitransformer.positions import sinusoids, t5_buckets
@@ -29,7 +29,7 @@ LONG_RANGE_ARENA = {  # ListOps, text, retrieval, image, path, and the average a
 def e1() -> Reading:
     """Scores of 64 products, as they are and divided by √64."""
     n, d = 64, 64
-    Q, K, V = unit_vectors(np.random.default_rng(1), n, d)
+    Q, K, V = queries_keys_values(np.random.default_rng(1), n, d)
     printed, meant = scores(Q, K, scale=1.0)[0], scores(Q, K)[0]
     numbers = {"d": d, "factor": math.sqrt(d), "printed": largest_weight(printed), "meant": largest_weight(meant)}
     return Reading(numbers, relative_error(softmax(printed)[0] @ V, dot_product_attention(Q, K, V)[0]))
@@ -101,7 +101,7 @@ def e11() -> Reading:
     n, D = 64, 64
     encoding = DeBERTa(D, 1, n)
     params = DeBERTaParams(rng.standard_normal((2 * n, D)), *rng.standard_normal((2, D, D)) / math.sqrt(D))
-    Q, K, V = unit_vectors(rng, 1, n, D)
+    Q, K, V = queries_keys_values(rng, 1, n, D)
     S, _ = encoding.scores(params, Q, K)
     printed = S / encoding.scale
     numbers = {"printed": largest_weight(printed), "meant": largest_weight(S)}
@@ -237,7 +237,7 @@ def e75() -> Reading:
     """Entries of the matrix of memory-compressed attention, for a text and for one four times as long."""
     entries = []
     for n in (64, 256):
-        Q, K, V = unit_vectors(np.random.default_rng(75), 1, n, 4)
+        Q, K, V = queries_keys_values(np.random.default_rng(75), 1, n, 4)
         theta = np.full((1, 4, 4), 1 / 4)  # the mean of four neighbours
         entries.append(memory_compressed_attention(Q, K, V, theta, theta)[1].A.size)
     short, long = entries

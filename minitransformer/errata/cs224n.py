@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from minitransformer.attention import attend, dot_product_attention, scores
-from minitransformer.errata.reading import Reading, relative_error, unit_vectors
+from minitransformer.errata.reading import Reading, queries_keys_values, relative_error
 from minitransformer.functional import layer_norm, layer_norm_outside, softmax
 from minitransformer.positions.shaw import Shaw, ShawParams
 
@@ -49,7 +49,7 @@ def e70() -> Reading:
     """The weight on the word before, for a head that is to find it: with vectors for the outputs, and for the keys."""
     rng = np.random.default_rng(70)
     n, d, k = 8, 4, 2
-    Q, K, V = unit_vectors(rng, n, d)
+    Q, K, V = queries_keys_values(rng, n, d)
     Q[:, 0] = 1  # one feature that all queries have, as a bias would give them
     before = np.zeros((2 * k + 1, d))
     before[k - 1, 0] = 40.0  # offset −1

@@ -15,7 +15,7 @@ from minitransformer.attention import (
 )
 from minitransformer.attention.compressed import linformer_attention
 from minitransformer.attention.linear import of_same_length, positive_features
-from minitransformer.errata.reading import Reading, largest_weight, mean_of, relative_error, unit_vectors
+from minitransformer.errata.reading import Reading, largest_weight, mean_of, queries_keys_values, relative_error
 from minitransformer.functional import layer_norm, softmax
 from minitransformer.measurements.low_rank import projected_errors, rows_needed
 from minitransformer.measurements.random_features import smreg, softmax_kernel
@@ -63,7 +63,7 @@ def e28() -> Reading:
 def e29() -> Reading:
     """Four words of which each sees those before it and not itself: what softmax says in plain arithmetic."""
     n, d = 4, 3
-    Q, K, V = unit_vectors(np.random.default_rng(29), n, d)
+    Q, K, V = queries_keys_values(np.random.default_rng(29), n, d)
     before = np.tri(n, k=-1) > 0
     e = np.where(before, scores(Q, K)[0], -np.inf)
     with np.errstate(invalid="ignore"):
@@ -92,7 +92,7 @@ def e31() -> Reading:
     rng = np.random.default_rng(31)
     n, d = 3, 4
     Z, H = rng.standard_normal((n, d)), rng.standard_normal((d, d))
-    Q, K, V = unit_vectors(rng, d, d)
+    Q, K, V = queries_keys_values(rng, d, d)
     printed = softmax(Z @ Q @ (H @ K.T))[0] @ (H @ V)
     meant, _ = MultiHeadAttention(d, heads=1, bias=False).cross(MultiHeadParams(Q, K, V, np.eye(d)), Z, H)
     return Reading({"d": d, "error": relative_error(printed, meant)}, relative_error(printed, meant))
@@ -102,7 +102,7 @@ def e33() -> Reading:
     """Weights that are set to 0 after softmax: what is left of the rows, and what the first words hear of the last ones."""
     rng = np.random.default_rng(33)
     n, t = 5, 3
-    Q, K, V = unit_vectors(rng, n, 4)
+    Q, K, V = queries_keys_values(rng, n, 4)
     other = np.vstack([K[:t], rng.standard_normal((n - t, 4))])
     visible = causal_mask(n)
 
@@ -120,7 +120,7 @@ def e34() -> Reading:
     """E of the printed shape, n × k, where k = n by accident: the product exists, of its transpose."""
     n, d = 7, 4
     rng = np.random.default_rng(34)
-    Q, K, V = unit_vectors(rng, n, d)
+    Q, K, V = queries_keys_values(rng, n, d)
     E = rng.standard_normal((n, n))  # column c is to say what goes into the key c
     printed, _ = linformer_attention(Q, K, V, E)
     meant, _ = linformer_attention(Q, K, V, np.ascontiguousarray(E.T))

@@ -31,8 +31,8 @@ def largest_weight(S: Array) -> float:
     return float(softmax(S)[0].max(-1).mean())
 
 
-def unit_vectors(rng: np.random.Generator, *shape: int) -> Iterable[Array]:
-    """Queries, keys and values with entries of variance one."""
+def queries_keys_values(rng: np.random.Generator, *shape: int) -> Array:
+    """Three arrays of this shape, Q, K and V, with normal entries of variance one."""
     return rng.standard_normal((3, *shape))
 
 
