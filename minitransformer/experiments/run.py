@@ -74,13 +74,7 @@ def run(
             held.enter_context(files.alone(path))
         except files.InUse:
             raise ExperimentError(f"{name}: another run is writing its record") from None
-        trials = experiment.trials()
-        try:
-            done = _done(experiment, part) if part.is_file() else {} if renew else _done(experiment, path)
-        except ExperimentError:
-            if not renew:
-                raise
-            done = {}
+        trials, done = experiment.trials(), _before(experiment, records, renew)
 
         def keep(to: Path) -> None:
             here = [trial for trial in trials if _key(trial) in done]
@@ -103,12 +97,31 @@ def run(
                     keep(part)
                     bar.update()
         if failed:
-            told = [f"{one[0]}{f' and {len(one) - 1} more' * (len(one) > 1)}: {said}" for said, one in failed.items()]
-            count = sum(map(len, failed.values()))
-            raise ExperimentError("\n".join([f"{name}: {count} of {len(trials)} trials failed", *told]))
+            raise ExperimentError(f"{name}: {_told(failed, len(trials))}")
         keep(path)
         part.unlink(missing_ok=True)
     return path
+
+
+def _before(experiment: ModuleType, records: Path, renew: bool) -> dict[str, Any]:
+    """What a run need not do again. One that renews goes on where the last run was interrupted, and else begins anew."""
+    if renew and not _places(experiment, records)[2].is_file():
+        return {}
+    try:
+        return _done(experiment, records)
+    except ExperimentError:
+        if not renew:
+            raise
+        return {}
+
+
+def _told(failed: dict[str, list[Any]], number: int) -> str:
+    """How many of this number of trials failed; and for each message, one of its trials."""
+    lines = [f"{sum(map(len, failed.values()))} of {number} trials failed"]
+    for said, trials in failed.items():
+        more = f" and {len(trials) - 1} more" if len(trials) > 1 else ""
+        lines.append(f"{trials[0]}{more}: {said}")
+    return "\n".join(lines)
 
 
 def missing(experiment: ModuleType, records: Path = RECORDS) -> int:
@@ -116,19 +129,18 @@ def missing(experiment: ModuleType, records: Path = RECORDS) -> int:
 
     raises   ExperimentError if that file, or the record, is damaged
     """
-    _, path, part = _places(experiment, records)
-    done = _done(experiment, part if part.is_file() else path)
+    done = _done(experiment, records)
     lacks = sum(_key(trial) not in done for trial in experiment.trials())
-    return max(lacks, 1) if part.is_file() else lacks  # its last trial is done, and the record is not written
+    interrupted = _places(experiment, records)[2].is_file()
+    return max(lacks, 1) if interrupted else lacks  # its last trial may be done, and the record is not written
 
 
 def listed(experiment: ModuleType, records: Path = RECORDS) -> str:
     """Name, how far its record is, the minutes that its trials took together, and its question, in lines for the terminal."""
-    name, path, part = _places(experiment, records)
-    trials = len(experiment.trials())
+    name, trials = _places(experiment, records)[0], len(experiment.trials())
     try:
         lacks = missing(experiment, records)
-        known = _done(experiment, part if part.is_file() else path).values()
+        known = _done(experiment, records).values()
     except ExperimentError:
         state, took = "damaged", ""
     else:
@@ -146,16 +158,16 @@ def _remove_if_empty(folder: Path) -> None:
 
 def other_processor(experiment: ModuleType, records: Path) -> str:
     """A processor on which trials of this record were run, if it is not the one at hand; or an empty string."""
-    _, path, part = _places(experiment, records)
     with suppress(ExperimentError):  # damaged: whoever does not make it anew is told
         here = circumstances()
-        for _, about, _ in _done(experiment, part if part.is_file() else path).values():
+        for _, about, _ in _done(experiment, records).values():
             if any(about.get(key, here[key]) != here[key] for key in ("machine", "make")):  # old records have no make
                 return f"{about['machine']} ({about.get('make', 'of unknown make')})"
     return ""
 
 
 def _places(experiment: ModuleType, records: Path) -> tuple[str, Path, Path]:
+    """The name of an experiment, its record, and the file beside it from which an interrupted run goes on."""
     name = experiment.__name__.rpartition(".")[2]
     return name, records / f"{name}.json", records / f".{name}.part.json"
 
@@ -174,12 +186,17 @@ def _key(trial: Any) -> str:
     return digest(plain(trial))
 
 
-def _done(experiment: ModuleType, path: Path) -> dict[str, Any]:
-    """By the digest of its trial: result, machine and seconds of what has been run, of these trials or of others."""
-    if not path.is_file():
+def _done(experiment: ModuleType, records: Path) -> dict[str, Any]:
+    """By the digest of its trial: result, machine and seconds of what has been run, of these trials or of others.
+
+    It is read from the file of an interrupted run, if there is one, and else from the record.
+    """
+    _, path, part = _places(experiment, records)
+    kept = part if part.is_file() else path
+    if not kept.is_file():
         return {}
     try:
-        record = read(path, experiment.Trial)
+        record = read(kept, experiment.Trial)
     except ValueError as error:  # damaged, or with other fields: nobody runs for hours because of that unasked
         raise ExperimentError(str(error)) from None
     rows = zip(record.trials, record.results, record.machines, record.seconds, strict=True)

@@ -76,8 +76,10 @@ def trials() -> list[Trial]:
 
 def run(trial: Trial) -> dict[str, Any]:
     """For each number of moves: how often it occurs, the share of right answers, and the steps that are taken."""
-    halts = f"universal:halting=accumulated,ponder={trial.ponder}"
-    stack = halts if trial.ponder > 0 else "universal:halting=fixed" if trial.ponder == 0 else "plain"
+    if trial.ponder > 0:
+        stack = f"universal:halting=accumulated,ponder={trial.ponder}"
+    else:
+        stack = "universal:halting=fixed" if trial.ponder == 0 else "plain"
     model = SequenceModel(PLACES, PLACES, trial.width, STEPS, 4, outputs=PLACES, stack=stack)
     params = usually_trained(model, WhereOneEnds(), trial.steps, BATCH, 3e-3, trial.seed)
     held_out = walks(JUDGED, np.random.default_rng(10**6 + trial.seed))
