@@ -107,6 +107,12 @@ def test_the_record_is_the_same_for_one_worker_two_and_a_cluster(tmp_path, go, w
     assert os.listdir(tmp_path / "here") == ["dice.json"]
 
 
+def two_workers(cluster):
+    """Wait until a new one is there in the place of one that died; but one will do."""
+    with distributed.Client(cluster) as client, suppress(TimeoutError):
+        client.wait_for_workers(2, timeout=20)
+
+
 FILE_OF_A_READER = """
 import minitransformer as mt
 from minitransformer.attention import Window
@@ -141,6 +147,7 @@ def test_workers_run_the_files_of_the_reader(tmp_path, go):
         go(work=looks_near)
     file = ReaderFile(str(tmp_path / "gone.py"), FILE_OF_A_READER)
     assert read(go(work=looks_near_and_dies_once, bring=[file]), Trial).results == [{"radius": 1}] * 4
+    assert go.runs() == 1  # the note "died"
     broken = ReaderFile(str(tmp_path / "wrong.py"), "import minitransformer\n1 / 0")
     with pytest.raises(ExperimentError, match=r"a worker can't run it: .*wrong\.py, line 2: ZeroDivisionError"):
         go(work=looks_near, bring=[broken], renew=True)
@@ -167,13 +174,13 @@ def test_a_failed_trial_is_named_and_the_others_are_kept(tmp_path, go):
     assert os.listdir(tmp_path / "records") == ["dice.json"]
 
 
-@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("alone", [pytest.param(False, marks=pytest.mark.full), True])  # another dies further up
 def test_a_worker_that_dies_costs_nothing_but_its_trial(go, cluster, alone):
+    two_workers(cluster)
     record = read(go(work=dies_once, alone=alone), Trial)
     assert [result["seed"] for result in record.results] == [0, 1, 2, 3]
     assert go.runs() == 1  # the note "died"
-    with distributed.Client(cluster) as client, suppress(TimeoutError):
-        client.wait_for_workers(2, timeout=20)  # the other tests find the new one in its place, but one will do
+    two_workers(cluster)
 
 
 SLOW = """
@@ -202,7 +209,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("blow", [pytest.param(signal.SIGINT, marks=pytest.mark.full), signal.SIGKILL])
 def test_what_was_done_before_it_was_stopped_is_not_done_again(tmp_path, cluster, blow):
     script, part = tmp_path / "slow.py", tmp_path / ".dice.part.json"
     script.write_text(SLOW)
@@ -226,7 +233,7 @@ def test_what_was_done_before_it_was_stopped_is_not_done_again(tmp_path, cluster
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no groups of processes that get one signal")
 def test_of_ctrl_c_only_the_command_tells(tmp_path):
-    """A terminal sends it to all processes of a command; the workers end with it, and say nothing."""
+    """A terminal sends it to all processes of a command; the workers end with it, and say nothing. What was done is kept."""
     script, part = tmp_path / "slow.py", tmp_path / ".dice.part.json"
     script.write_text(SLOW)
     command = [sys.executable, str(script), "", str(tmp_path)]
@@ -238,6 +245,8 @@ def test_of_ctrl_c_only_the_command_tells(tmp_path):
         _, said = process.communicate(timeout=60)
     assert said.count("KeyboardInterrupt") == 1
     assert "Worker" not in said
+    assert 0 < len(read(part, Nap).trials) < 30
+    assert not (tmp_path / "dice.json").exists()
 
 
 def test_timed_trials_keep_their_threads(go):

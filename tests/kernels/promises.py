@@ -1,12 +1,10 @@
 """What every core that sweeps over positions promises, whatever it computes."""
 
-import functools
 
 import numpy as np
 import pytest
 
 from minitransformer.backend import available
-from tests.fresh_python import fresh_python
 from tests.peaks import peak
 
 TIERS = [tier for tier in ("numba", "micro") if tier in available()]
@@ -79,17 +77,3 @@ def peak_of(function, *arrays_and_dY):
         pullback(dY)
 
     return peak(both_ways)
-
-
-@functools.cache
-def difference_as_plain_python(code):
-    """The largest between what `run()` gives in the tiers "numpy" and "numba", where nothing is compiled; there is an `rng`."""
-    tiers = """
-found = []
-for tier in ("numpy", "numba"):
-    with mt.backend(tier):
-        found.append(run())
-print(max(np.abs(have - want).max() for want, have in zip(*found, strict=True)))
-"""
-    before = "import numpy as np, minitransformer as mt\nrng = np.random.default_rng(0)\n"
-    return float(fresh_python(before + code + tiers, without=("NUMBA_", "MINITRANSFORMER_"), NUMBA_DISABLE_JIT="1"))

@@ -17,7 +17,6 @@ from tests.kernels.promises import (
     assert_any_memory_order,
     assert_any_number_of_threads,
     assert_no_past_is_changed,
-    difference_as_plain_python,
     peaks_of,
 )
 
@@ -193,17 +192,3 @@ def test_elu_features_at_the_edges_and_their_gradient():
     X = np.array([[0, -0.0, np.inf, -np.inf, np.nan, -2000, 1e30]])
     np.testing.assert_array_equal(elu_features(X)[0], [[1, 1, np.inf, 0, np.nan, 0, 1e30]])
     mt.check_pullback(elu_features, np.random.default_rng(13).standard_normal((2, 3, 4)))
-
-
-# ------------------------------------------------------------------------------------------- plain Python
-
-
-def test_the_loops_run_as_plain_python():
-    code = """
-from minitransformer.attention import elu_features, kernel_attention
-args = rng.random((1, 5, 3)), rng.random((1, 70, 3)), rng.standard_normal((1, 70, 2))
-def run():
-    Y, pullback = kernel_attention(*args, causal=True)
-    return Y, *pullback(Y), elu_features(args[2])[0]
-"""
-    assert difference_as_plain_python(code) < 1e-13

@@ -262,29 +262,71 @@ def test_a_processor_without_wide_vectors_has_the_loops():
     assert run(code, NUMBA_CPU_NAME="nehalem") == ["numpy", "numba"]
 
 
-def test_the_loops_run_as_plain_python():
-    code = """
+AS_PLAIN_PYTHON = {
+    "attention": """
+from minitransformer.attention import dot_product_attention
+mask = rng.random((5, 6)) < 0.6
+mask[2] = False
+Q, K, V, dY = (rng.standard_normal(s).astype("float64") for s in ((2, 5, 3), (2, 6, 3), (2, 6, 2), (2, 5, 2)))
+def run():
+    Y, pullback = dot_product_attention(Q, K, V, causal=True, mask=mask)
+    found = Y, *pullback(dY)
+    assert {a.dtype for a in found} == {np.dtype("float64")}
+    return found
+""",
+    "chunks": """
+from minitransformer.attention import elu_features, kernel_attention
+args = rng.random((1, 5, 3)), rng.random((1, 70, 3)), rng.standard_normal((1, 70, 2))
+def run():
+    Y, pullback = kernel_attention(*args, causal=True)
+    return Y, *pullback(Y), elu_features(args[2])[0]
+""",
+    "scan": """
+from minitransformer.attention import delta_rule, gated_delta_rule
+args = *rng.random((3, 1, 34, 2)), rng.random((1, 34)) / 2, -rng.random((1, 34, 2))
+def run():
+    Y, pullback = gated_delta_rule(*args)
+    Z, pullback_2 = delta_rule(*args[:4])
+    return Y, *pullback(Y), Z, *pullback_2(Z)
+""",
+    "step": """
+from minitransformer.attention import KernelState, gated_delta_step, kernel_attention_step
+Q, K, V = rng.random((3, 2, 5, 3))
+S = rng.random((2, 3, 3))
+def run():
+    Y, state = kernel_attention_step(Q, K, V, KernelState(S, S[..., 0], 1))
+    return *gated_delta_step(Q, K, V, V[..., 0], -K, S), Y, state.S, state.z
+""",
+}
+AS_PLAIN_PYTHON["attention in float32"] = AS_PLAIN_PYTHON["attention"].replace("float64", "float32")
+
+
+@pytest.fixture(scope="module")
+def differences():
+    """The largest between what each `run()` gives in the tiers "numpy" and "numba", in a process where nothing is compiled."""
+    code = f"""
+import warnings
+warnings.simplefilter("error")
 import numba, numpy as np, minitransformer as mt
-from minitransformer.attention import dot_product_attention as attention
 from minitransformer.kernels.tiles import add_product
-print(type(add_product).__name__)
-rng = np.random.default_rng(0)
-for dtype, bound in ((np.float32, 2e-6), (np.float64, 1e-14)):
-    Q, K, V, dY = (rng.standard_normal(s).astype(dtype) for s in ((2, 5, 3), (2, 6, 3), (2, 6, 2), (2, 5, 2)))
-    mask = rng.random((5, 6)) < 0.6
-    mask[2] = False
-    results = []
+assert type(add_product).__name__ == "function"
+for code in {list(AS_PLAIN_PYTHON.values())}:
+    names, found = {{"np": np, "rng": np.random.default_rng(0)}}, []
+    exec(code, names)
     for tier in ("numpy", "numba"):
         with mt.backend(tier):
-            Y, pullback = attention(Q, K, V, causal=True, mask=mask)
-            results.append((Y, *pullback(dY)))
-    print(all(h.dtype == dtype and np.abs(h - w).max() < bound for w, h in zip(*results)))
+            found.append(names["run"]())
+    print(np.max([np.abs(have - want).max() for want, have in zip(*found, strict=True)]))  # NaN if one is
 """
-    assert run("import warnings; warnings.simplefilter('error')" + code, NUMBA_DISABLE_JIT="1") == [
-        "function",
-        "True",
-        "True",
-    ]
+    return dict(zip(AS_PLAIN_PYTHON, map(float, run(code, NUMBA_DISABLE_JIT="1")), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("part", "bound"),
+    [("attention", 1e-14), ("attention in float32", 2e-6), ("chunks", 1e-13), ("scan", 1e-12), ("step", 1e-12)],
+)
+def test_the_loops_run_as_plain_python(part, bound, differences):
+    assert differences[part] < bound
 
 
 def test_without_numba_the_package_imports_and_attends():

@@ -14,7 +14,6 @@ from tests.kernels.promises import (
     assert_any_memory_order,
     assert_any_number_of_threads,
     assert_no_past_is_changed,
-    difference_as_plain_python,
     peaks_of,
 )
 
@@ -170,15 +169,3 @@ def test_orthonormal_keys_are_read_exactly():
     beta[:, 100:] = 0  # first write all of them, then only read
     Y, _ = delta_rule(*(np.concatenate([X, X], 1) for X in (K, K, V)), beta)
     np.testing.assert_allclose(Y[:, 100:], V, atol=1e-12)
-
-
-def test_the_loops_run_as_plain_python():
-    code = """
-from minitransformer.attention import delta_rule, gated_delta_rule
-args = *rng.random((3, 1, 34, 2)), rng.random((1, 34)) / 2, -rng.random((1, 34, 2))
-def run():
-    Y, pullback = gated_delta_rule(*args)
-    Z, pullback_2 = delta_rule(*args[:4])
-    return Y, *pullback(Y), Z, *pullback_2(Z)
-"""
-    assert difference_as_plain_python(code) < 1e-12

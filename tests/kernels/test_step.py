@@ -22,7 +22,6 @@ from tests.kernels.promises import (
     assert_agree,
     assert_any_memory_order,
     assert_any_number_of_threads,
-    difference_as_plain_python,
 )
 from tests.kernels.test_scan import TOLERANCE, problems, random_inputs
 
@@ -112,15 +111,3 @@ def test_the_old_state_is_as_it_was():
         assert not np.shares_memory(after[0], S)
     np.testing.assert_array_equal(S, before[0])
     np.testing.assert_array_equal(z, before[1])
-
-
-def test_the_loops_run_as_plain_python():
-    code = """
-from minitransformer.attention import KernelState, gated_delta_step, kernel_attention_step
-Q, K, V = rng.random((3, 2, 5, 3))
-S = rng.random((2, 3, 3))
-def run():
-    Y, state = kernel_attention_step(Q, K, V, KernelState(S, S[..., 0], 1))
-    return *gated_delta_step(Q, K, V, V[..., 0], -K, S), Y, state.S, state.z
-"""
-    assert difference_as_plain_python(code) < 1e-12
