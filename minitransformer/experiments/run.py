@@ -300,7 +300,9 @@ def _outcomes(client: Any, work: Any, trials: list[Any], alone: bool) -> Iterato
     from distributed import as_completed
 
     if alone:  # one after the other, on the same worker as long as it lives
-        on_one = {"workers": list(client.scheduler_info(n_workers=-1)["workers"])[:1], "allow_other_workers": True}
+        known = list(client.scheduler_info(n_workers=-1)["workers"])
+        # what may be moved to others is not moved to one that begins later, in place of the only one
+        on_one = {"workers": known[:1], "allow_other_workers": True} if len(known) > 1 else {}
         for trial in trials:
             yield trial, _ended(client.submit(on_this_core, work, trial, True, pure=False, **on_one))
         return

@@ -174,10 +174,17 @@ def test_a_failed_trial_is_named_and_the_others_are_kept(tmp_path, go):
     assert os.listdir(tmp_path / "records") == ["dice.json"]
 
 
-@pytest.mark.parametrize("alone", [pytest.param(False, marks=pytest.mark.full), True])  # another dies further up
-def test_a_worker_that_dies_costs_nothing_but_its_trial(go, cluster, alone):
+@pytest.mark.parametrize(
+    ("alone", "options"),
+    [
+        pytest.param(False, {}, marks=pytest.mark.full),  # another dies further up
+        (True, {}),
+        (True, {"scheduler": None}),  # it is the only worker, and nobody waits for what will never go on
+    ],
+)
+def test_a_worker_that_dies_costs_nothing_but_its_trial(go, cluster, alone, options):
     two_workers(cluster)
-    record = read(go(work=dies_once, alone=alone), Trial)
+    record = read(go(work=dies_once, alone=alone, **options), Trial)
     assert [result["seed"] for result in record.results] == [0, 1, 2, 3]
     assert go.runs() == 1  # the note "died"
     two_workers(cluster)

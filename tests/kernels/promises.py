@@ -1,6 +1,5 @@
 """What every core that sweeps over positions promises, whatever it computes."""
 
-
 import numpy as np
 import pytest
 
