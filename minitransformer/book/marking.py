@@ -23,6 +23,7 @@ from minitransformer.machine import cores, may_open_many_files
 
 ASKED = re.compile(r"""check_exercise\(\s*["'](\d+\.\d+)["']""")
 SAID = re.compile(r"^Exercise (\d+\.\d+)(?:,| is)? (right\.|not yet: .*|waits for your answer\.)$", re.MULTILINE)
+LONGEST_LINE = 10_000  # letters that are kept of a line
 LONGEST_CELL = 300  # seconds, after which it is interrupted
 LONGEST_STOP = 10  # ... and these, after which its kernel is ended: `except:` in a loop catches an interrupt
 
@@ -116,12 +117,16 @@ async def mark(notebook: Any, path: Path, book: frozenset[str]) -> dict[str, str
         (place / ".surroundings").mkdir()
         goes_on: dict[str, Any] = {"timeout": LONGEST_CELL, "interrupt_on_timeout": True, "allow_errors": True}
         client = Client(notebook, place / "kernel.json", path.resolve().parent, **goes_on)
-        stuck = _end_what_goes_on(client)
+        _keep_what_is_said(client)
+        stuck, begun = _end_what_goes_on(client)
         try:
             with suppress(*failures):  # the kernel is dead, and what it had printed counts
                 await client.async_execute(env=surroundings(place, place))
         except RuntimeError as error:
             died = f"its kernel did not start: {error}"
+        else:
+            died += f" in cell {begun[-1] + 1}" if begun else ""
+            died += f" or after cell {begun[-2] + 1}" if begun[1:] else ""  # where `exit()` may stand
     if stuck:
         died = "its kernel was ended, because a cell before it would not stop"
     found: dict[str, str] = {}
@@ -135,36 +140,63 @@ async def mark(notebook: Any, path: Path, book: frozenset[str]) -> dict[str, str
             why = raised[0] if raised else "no answer" if cell.execution_count else died
             if why.startswith("raised NameError") and first:  # that cell may be why there is no such name
                 why += f"; {first}"
-            found |= dict.fromkeys(ASKED.findall(cell.source), why) | dict(said)
+            new = dict.fromkeys(ASKED.findall(cell.source), why) | dict(said)
+            found |= {one: says for one, says in new.items() if one not in found or not says.startswith("waits")}
             if raised and not first:
                 first = f"before it, cell {index + 1} {raised[0]}"
     return found
 
 
-def _end_what_goes_on(client: Any) -> list[int]:
-    """Let a client end its kernel where a cell goes on after the interrupt; in the list is then the index of the cell."""
+def _keep_what_is_said(client: Any) -> None:
+    """Let a client keep errors, and of what is printed the lines of checkers: a loop that prints would fill the memory."""
+    output = client.output
+
+    def kept(outs: list[Any], msg: dict[str, Any], display_id: str | None, cell_index: int) -> Any:
+        if msg["msg_type"] == "error":
+            return output(outs, msg, display_id, cell_index)
+        if msg["msg_type"] == "stream" and msg["content"]["name"] == "stdout":
+            before = "".join(out.text for out in outs if out.output_type == "stream")
+            *lines, last = (before + msg["content"]["text"]).split("\n")
+            said = {number: line for line in lines for number, _ in SAID.findall(line)}  # the last of each
+            outs[:] = [out for out in outs if out.output_type != "stream"]
+            msg["content"]["text"] = "\n".join([*said.values(), last[:LONGEST_LINE]])
+            return output(outs, msg, display_id, cell_index)
+        return None
+
+    client.output = kept
+
+
+def _end_what_goes_on(client: Any) -> tuple[list[int], list[int]]:
+    """Let a client end its kernel where a cell goes on after the interrupt.
+
+    In the first list is then the index of that cell; in the second are those of all cells that have begun.
+    """
     stuck: list[int] = []
+    begun: list[int] = []
     running: list[asyncio.Task[None]] = []
 
     async def end(cell_index: int) -> None:
         await asyncio.sleep(LONGEST_CELL + LONGEST_STOP)
         stuck.append(cell_index)
-        await client.km.shutdown_kernel(now=True)
+        if client.km is not None:  # else it has died itself
+            await client.km.shutdown_kernel(now=True)
 
     def begins(cell: Any, cell_index: int) -> None:
+        begun.append(cell_index)
         running.append(asyncio.create_task(end(cell_index)))
 
     def is_done(**_: Any) -> None:
         running.pop().cancel()
 
     client.on_cell_execute, client.on_cell_executed = begins, is_done
-    return stuck
+    return stuck, begun
 
 
 def _kind(said: str) -> str:
     """The first words of a mark, which stand for it in a table."""
     return next(
-        (kind for kind in ("right", "not yet", "waits", "raised", "too long") if said.startswith(kind)), "no answer"
+        (kind for kind in ("right", "not yet", "waits", "raised", "too long") if said.startswith(kind)),
+        "no kernel" if said.startswith("its kernel") else "no answer",
     )
 
 

@@ -40,11 +40,16 @@ def test_what_is_right_what_is_not_yet_what_waits_and_what_raises(tmp_path, caps
     why = "; before it, cell 2 raised ZeroDivisionError: division by zero"
     assert lines[3] == f"  2.3    raised NameError: name 'oops' is not defined{why}"
     assert lines[4] == "  2.8    waits for your answer."
-    assert lines[5:9] == ["ben.ipynb: 1 right, 1 no answer", "  2.1    right.", "  2.10   its kernel died", ""]
+    assert lines[5:9] == [
+        "ben.ipynb: 1 right, 1 no kernel",
+        "  2.1    right.",
+        "  2.10   its kernel died in cell 2 or after cell 1",
+        "",
+    ]
     assert [line.split() for line in lines[9:]] == [
         ["2.1", "2.2", "2.3", "2.8", "2.10"],
         ["anna.ipynb", "right", "not", "yet", "raised", "waits", "—"],
-        ["ben.ipynb", "right", "—", "—", "—", "no", "answer"],
+        ["ben.ipynb", "right", "—", "—", "—", "no", "kernel"],
     ]
     assert (tmp_path / "anna.ipynb").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["anna.ipynb", "ben.ipynb", "data.txt"]
@@ -77,7 +82,7 @@ def test_notebooks_run_side_by_side_and_are_told_in_their_order(tmp_path, capsys
     hand_in(tmp_path / "c.ipynb", "import os; os._exit(3)", RIGHT)
     assert cli.main(["exercises", *(str(tmp_path / f"{name}.ipynb") for name in "abc")]) == 0
     told = [line.split() for line in capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()[-3:]]
-    assert told == [["a.ipynb", "right"], ["b.ipynb", "right"], ["c.ipynb", "no", "answer"]]
+    assert told == [["a.ipynb", "right"], ["b.ipynb", "right"], ["c.ipynb", "no", "kernel"]]
 
 
 def test_an_endless_loop_is_stopped_and_called_so(tmp_path, capsys, monkeypatch):
@@ -97,12 +102,42 @@ def test_a_loop_that_catches_the_interrupt_ends_with_its_kernel(tmp_path, capsys
     assert cli.main(["exercises", str(tmp_path / "anna.ipynb"), str(tmp_path / "ben.ipynb")]) == 0
     lines = capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
     assert lines[:5] == [
-        "anna.ipynb: 1 right, 1 too long, 1 no answer",
+        "anna.ipynb: 1 right, 1 too long, 1 no kernel",
         "  2.1    right.",
         "  2.4    too long: stopped after 3 seconds",
         "  2.2    its kernel was ended, because a cell before it would not stop",
         "ben.ipynb: 1 right",
     ]
+
+
+def test_of_what_is_printed_without_end_only_marks_are_kept():
+    class Client:
+        def output(self, outs, msg, display_id, cell_index):
+            outs.append(nbformat.v4.new_output(msg["msg_type"], **msg["content"]))
+
+    marking._keep_what_is_said(client := Client())
+    outs = []
+
+    def prints(text, name="stdout"):
+        client.output(outs, {"msg_type": "stream", "content": {"name": name, "text": text}}, None, 0)
+
+    prints("Exercise 2.1, not yet: look again.\nExercise 2.2 is right.\nExer")
+    prints("x", "stderr")
+    client.output(outs, {"msg_type": "execute_result", "content": {}}, None, 0)
+    prints("cise 2.1 is right.\n")
+    for _ in range(1000):
+        prints(500 * "x")
+    [out] = outs
+    assert out.text.split("\n")[:2] == ["Exercise 2.1 is right.", "Exercise 2.2 is right."]
+    assert len(out.text) < 11_000
+    prints("\n" + "Exercise 2.2, not yet: no.\n" * 1000)
+    assert outs[0].text == "Exercise 2.1 is right.\nExercise 2.2, not yet: no.\n"
+
+
+def test_a_cell_that_waits_takes_nothing_from_one_above_it(tmp_path, capsys):
+    hand_in(tmp_path / "anna.ipynb", AT_ONCE, "print('Exercise 2.1 waits for your answer.')")
+    assert cli.main(["exercises", str(tmp_path / "anna.ipynb")]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["  2.1    right."]
 
 
 def test_cells_without_an_id_or_a_source_run_like_any_others(tmp_path, capsys, recwarn):
