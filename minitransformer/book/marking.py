@@ -2,7 +2,8 @@
 
 Each notebook runs in a process of its own, in its folder, and nothing is written into it. A cell of the book runs only if a
 cell that was handed in needs it (needed.py), and one that raises is passed over.
-What counts is what a notebook prints: one that prints "Exercise 2.1 is right." itself is believed.
+What counts is what a notebook prints: one that prints "Exercise 2.1 is right." itself is believed. Where a cell shows that it
+may do so, or names what only a checker needs, what is right is `right?`.
 """
 
 import asyncio
@@ -23,6 +24,9 @@ from minitransformer.machine import cores, may_open_many_files
 
 ASKED = re.compile(r"""check_exercise\(\s*["'](\d+\.\d+)["']""")
 SAID = re.compile(r"^Exercise (\d+\.\d+)(?:,| is)? (right\.|not yet: .*|waits for your answer\.)$", re.MULTILINE)
+SUSPECT = re.compile(
+    r"check_exercise\s*=(?!=)|(?:def|as) +check_exercise|hint_for|CHECKERS|exercises\.c\w+|answers_\d\d|is right\."
+)
 LONGEST_LINE = 10_000  # letters that are kept of a line
 LONGEST_CELL = 300  # seconds, after which it is interrupted
 LONGEST_STOP = 10  # ... and these, after which its kernel is ended: `except:` in a loop catches an interrupt
@@ -50,10 +54,16 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
     if wrong:
         raise BookError("\n".join(wrong))
     may_open_many_files()
+    handed_in = {path: path.read_bytes() for path in paths}
     try:
         marks = asyncio.run(_side_by_side(paths, notebooks, needed.of_the_book(), tell))
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
+    finally:
+        for path, data in handed_in.items():
+            if not path.is_file() or path.read_bytes() != data:
+                files.write(path, data)
+                tell(f"{path}: a notebook that ran has changed this file, and it is put back")
     if len(paths) > 1:
         for line in ("", *_table(marks)):
             tell(line)
@@ -133,17 +143,21 @@ async def mark(notebook: Any, path: Path, book: frozenset[str]) -> dict[str, str
     first = ""
     for index, cell in enumerate(notebook.cells):
         if cell.cell_type == "code":
-            said = SAID.findall("".join(out.get("text", "") for out in cell.outputs if out.get("name") == "stdout"))
+            spoken = SAID.findall("".join(out.get("text", "") for out in cell.outputs if out.get("name") == "stdout"))
             raised = [f"raised {out.ename}: {out.evalue}".splitlines()[0] for out in cell.outputs if "ename" in out]
             if index in stuck or (raised and raised[0].startswith("raised KeyboardInterrupt")):
                 raised = [f"too long: stopped after {LONGEST_CELL} seconds"]
             why = raised[0] if raised else "no answer" if cell.execution_count else died
             if why.startswith("raised NameError") and first:  # that cell may be why there is no such name
                 why += f"; {first}"
-            new = dict.fromkeys(ASKED.findall(cell.source), why) | dict(said)
+            new = dict.fromkeys(ASKED.findall(cell.source), why) | dict(spoken)
             found |= {one: says for one, says in new.items() if one not in found or not says.startswith("waits")}
             if raised and not first:
                 first = f"before it, cell {index + 1} {raised[0]}"
+    for index, cell in enumerate(notebook.cells):
+        if cell.cell_type == "code" and cell.source.rstrip() not in book and (suspect := SUSPECT.search(cell.source)):
+            read = f"right? Cell {index + 1} has `{suspect[0]}` in it: read it."
+            return {number: read if said == "right." else said for number, said in found.items()}
     return found
 
 
@@ -195,7 +209,7 @@ def _end_what_goes_on(client: Any) -> tuple[list[int], list[int]]:
 def _kind(said: str) -> str:
     """The first words of a mark, which stand for it in a table."""
     return next(
-        (kind for kind in ("right", "not yet", "waits", "raised", "too long") if said.startswith(kind)),
+        (kind for kind in ("right?", "right", "not yet", "waits", "raised", "too long") if said.startswith(kind)),
         "no kernel" if said.startswith("its kernel") else "no answer",
     )
 

@@ -18,7 +18,7 @@ pytest.importorskip("nbclient")
 
 CHECK = "import minitransformer as mt\nmt.check_exercise('{}', {})"
 RIGHT = CHECK.format("2.1", "[4/11, 1/11, 2/11, 4/11]")
-AT_ONCE = "print('Exercise 2.1 is right.')"  # nothing to be imported, so a busy machine takes no longer
+AT_ONCE = "print('Exercise 2.1 is', 'right.')"  # nothing to be imported, so a busy machine takes no longer
 
 
 def hand_in(path, *cells):
@@ -132,6 +132,39 @@ def test_of_what_is_printed_without_end_only_marks_are_kept():
     assert len(out.text) < 11_000
     prints("\n" + "Exercise 2.2, not yet: no.\n" * 1000)
     assert outs[0].text == "Exercise 2.1 is right.\nExercise 2.2, not yet: no.\n"
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "print('Exercise 2.2 is right.')",
+        "check_exercise = print",
+        "def check_exercise(*_):\n    pass",
+        "CHECKERS = 3",
+        "from tests.exercises.answers_02 import ANSWERS",
+    ],
+)
+def test_a_notebook_that_may_have_marked_itself_is_to_be_read(cell, tmp_path, capsys):
+    hand_in(tmp_path / "anna.ipynb", AT_ONCE, cell, "print('Exercise 2.3, not yet: no.')")
+    hand_in(tmp_path / "ben.ipynb", AT_ONCE, "from minitransformer import check_exercise as asks")
+    assert cli.main(["exercises", str(tmp_path / "anna.ipynb"), str(tmp_path / "ben.ipynb")]) == 0
+    _, first, *lines = capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
+    assert first.startswith("  2.1    right? Cell 2 has `") and first.endswith("` in it: read it.")
+    assert "  2.3    not yet: no." in lines
+    assert lines[-2].split()[:2] == ["anna.ipynb", "right?"]
+    assert lines[-1].split()[:2] == ["ben.ipynb", "right"]
+
+
+def test_a_notebook_that_writes_over_another_takes_nothing_from_it(tmp_path, capsys):
+    before = hand_in(tmp_path / "anna.ipynb", AT_ONCE)
+    hand_in(tmp_path / "ben.ipynb", "open('anna.ipynb', 'w').write('gone'); import os; os.remove('ben.ipynb')", AT_ONCE)
+    after = (tmp_path / "ben.ipynb").read_bytes()
+    assert cli.main(["exercises", str(tmp_path / "anna.ipynb"), str(tmp_path / "ben.ipynb")]) == 0
+    assert (tmp_path / "anna.ipynb").read_bytes() == before
+    assert (tmp_path / "ben.ipynb").read_bytes() == after
+    lines = capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
+    assert lines[0] == "anna.ipynb: 1 right"
+    assert "anna.ipynb: a notebook that ran has changed this file, and it is put back" in lines
 
 
 def test_a_cell_that_waits_takes_nothing_from_one_above_it(tmp_path, capsys):
