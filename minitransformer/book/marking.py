@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from minitransformer import files, terminal
 from minitransformer.book import needed
 from minitransformer.book.running import BookError, clear, jupyter, surroundings
@@ -56,7 +58,8 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
     may_open_many_files()
     handed_in = {path: path.read_bytes() for path in paths}
     try:
-        marks = asyncio.run(_side_by_side(paths, notebooks, needed.of_the_book(), tell))
+        with tqdm(total=len(paths), desc="marking", unit=" notebooks", leave=False, disable=None) as bar:
+            marks = asyncio.run(_side_by_side(paths, notebooks, needed.of_the_book(), bar, tell))
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
     finally:
@@ -74,13 +77,15 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
 
 
 async def _side_by_side(
-    paths: Sequence[Path], notebooks: list[Any], book: frozenset[str], tell: Callable[[str], None]
+    paths: Sequence[Path], notebooks: list[Any], book: frozenset[str], bar: tqdm, tell: Callable[[str], None]
 ) -> dict[Path, dict[str, str]]:
     free, marks = asyncio.Semaphore(cores()), {}
 
     async def one(notebook: Any, path: Path) -> dict[str, str]:
         async with free:
-            return await mark(notebook, path, book)
+            found = await mark(notebook, path, book)
+        bar.update()
+        return found
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(*each)) for each in zip(notebooks, paths, strict=True)]
@@ -88,9 +93,10 @@ async def _side_by_side(
             marks[path] = await task
             kinds = [_kind(said) for said in marks[path].values()]
             counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
-            tell(f"{path}: {counts or 'no exercise'}")
-            for number, said in marks[path].items():
-                tell(f"  {number:<6} {terminal.shown(said)}")
+            with tqdm.external_write_mode():
+                tell(f"{path}: {counts or 'no exercise'}")
+                for number, said in marks[path].items():
+                    tell(f"  {number:<6} {terminal.shown(said)}")
     return marks
 
 

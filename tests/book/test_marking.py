@@ -149,7 +149,8 @@ def test_a_notebook_that_may_have_marked_itself_is_to_be_read(cell, tmp_path, ca
     hand_in(tmp_path / "ben.ipynb", AT_ONCE, "from minitransformer import check_exercise as asks")
     assert cli.main(["exercises", str(tmp_path / "anna.ipynb"), str(tmp_path / "ben.ipynb")]) == 0
     _, first, *lines = capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
-    assert first.startswith("  2.1    right? Cell 2 has `") and first.endswith("` in it: read it.")
+    assert first.startswith("  2.1    right? Cell 2 has `")
+    assert first.endswith("` in it: read it.")
     assert "  2.3    not yet: no." in lines
     assert lines[-2].split()[:2] == ["anna.ipynb", "right?"]
     assert lines[-1].split()[:2] == ["ben.ipynb", "right"]
