@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, refuse_indivisible, scale_for, uniform
+from minitransformer.arrays import as_one_axis, one_dtype, refuse_indivisible, scale_for, uniform
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
@@ -102,13 +102,11 @@ def latent_attention(
     raises     TypeError for a wrong shape or dtype, ValueError for weights of other heads or a mask that does not fit
     """
     one_dtype(Q=Q, Q_R=Q_R, C=C, K_R=K_R, W_uk=W_uk, W_uv=W_uv)
-    H, d, m = Q.shape[-3], Q.shape[-1], C.shape[-2]
+    H, d = Q.shape[-3], Q.shape[-1]
     if W_uk.shape[1] != H * d or W_uv.shape[1] % H:
         columns = f"{W_uk.shape[1]} and {so_many(W_uv.shape[1], 'column')}"
         heads = f"{so_many(H, 'head')} of width {d}"
         raise ValueError(f"W_uk, W_uv: {columns}, for {heads}, should be {H * d} and a multiple of {H}")
-    if mask is not None:
-        must_broadcast(mask, (*Q.shape[:-1], m))
     scale = scale_for(d + Q_R.shape[-1])
     if absorbed:
         W_k, W_v = split_heads(W_uk, H), split_heads(W_uv, H)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_be_for_heads, one_dtype, refuse_more_queries
+from minitransformer.arrays import one_dtype, refuse_more_queries
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.block_sparse import (
     TILE,
@@ -143,8 +143,6 @@ def pooled_attention(
     refuse_more_queries(n, m)
     if E.shape[-2] != m // block:
         raise ValueError(f"E: {so_many(E.shape[-2], 'row')} for {m // block} complete blocks of {block} in {m} tokens")
-    if sink is not None:
-        must_be_for_heads(sink, Q.shape[:-2], "sink")
     return _attend(Q, C, E, sink, block, window, m, mask)
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_be_for_heads, one_dtype, refuse_more_queries, uniform, zero_if_minus_infinite
+from minitransformer.arrays import one_dtype, refuse_more_queries, uniform, zero_if_minus_infinite
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.recent import Kept, Recent
@@ -83,7 +83,6 @@ def chosen_rows_attention(
     one_dtype(Q=Q, C=C, E=E, sink=sink)
     (n, m), count = (Q.shape[-2], C.shape[-2]), E.shape[-2]
     refuse_more_queries(n, m)
-    must_be_for_heads(sink, Q.shape[:-2], "sink")
     ordered = np.sort(chosen, -1)
     twice = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)
     if (ordered < -1).any() or (ordered >= count).any() or twice.any():
