@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minitransformer.attention.compressed import FNet, Linformer, MemoryCompressed, Nystrom
-from minitransformer.attention.core import Core, Mixer, Part
+from minitransformer.attention.core import Core, Mixer
 from minitransformer.attention.differential import Differential
 from minitransformer.attention.kernel_attention import KernelAttention
 from minitransformer.attention.latent import Latent
@@ -100,14 +100,14 @@ def attention_of(attention: Any, sizes: dict[str, int]) -> Core | Mixer:
     return attention
 
 
-def rows() -> list[tuple[str, Part, str]]:
+def rows() -> list[tuple[str, Core | Mixer, str]]:
     """Name, an example of it, and what it is in one line: the first line of its docstring."""
     made = {name: named("attention", ATTENTIONS, name, EXAMPLE) for name in ATTENTIONS}
     return [(name, attention_of(it, EXAMPLE), (type(it).__doc__ or "").splitlines()[0]) for name, it in made.items()]
 
 
-def positions(part: Part) -> str:
+def positions(part: Core | Mixer) -> str:
     """Which encodings of positions it can be combined with."""
     if isinstance(part, Mixer):
         return "at the embeddings"
-    return "any" if isinstance(part, Core) and part.places else "at the embeddings, rope"
+    return "any" if part.places else "at the embeddings, rope"

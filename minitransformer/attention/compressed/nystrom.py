@@ -17,9 +17,9 @@ from minitransformer.arrays import inverse, one_dtype, refuse_more_queries
 from minitransformer.attention.compressed.products import mix
 from minitransformer.attention.core import Core, ParamsFirstPullback, seen_keys, where_seen
 from minitransformer.attention.depthwise import depthwise_convolution
-from minitransformer.attention.dot_product import ScoresPullback, dot_product_attention, scores
+from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.checks import frozen
-from minitransformer.functional import SoftmaxPullback, softmax
+from minitransformer.functional import ScoresPullback, SoftmaxPullback, scores, softmax
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import Range, Rounds
 from minitransformer.typing import Array, Bool, Float, checked
