@@ -164,7 +164,8 @@ def keys_of_both(left: BlockPattern, right: BlockPattern) -> BlockPattern:
     """
     if left.m % TILE:
         raise ValueError(f"left: {left.m} keys should fill whole tiles of {TILE}")
-    (T, before), (starts, starts_right) = (left.starts.shape[1] - 1, left.m // TILE), (left.starts[0], right.starts[0])
+    T, before = left.starts.shape[1] - 1, left.m // TILE
+    starts, starts_right = left.starts[0], right.starts[0]
     row = np.concatenate([np.repeat(np.arange(T), np.diff(edges)) for edges in (starts, starts_right)])
     order = np.argsort(row, kind="stable")  # of each row, first the tiles of the left one
     return settled(
@@ -183,12 +184,9 @@ def settled(pattern: BlockPattern, name: str = "pattern") -> BlockPattern:
     raises   ValueError for indices that lead out of their arrays, which compiled code would follow anywhere
     """
     n, m, starts, tiles, which, masks = pattern
-    arrays = all(isinstance(a, np.ndarray) and a.ndim for a in (starts, tiles, which, masks))
-    if (
-        not arrays
-        or {starts.dtype.kind, tiles.dtype.kind, which.dtype.kind} != {"i"}
-        or (masks.dtype != bool or masks.shape[1:] != (TILE, TILE))
-    ):
+    arrays = starts, tiles, which, masks
+    there = all(isinstance(a, np.ndarray) and a.ndim for a in arrays)
+    if not there or [a.dtype.kind for a in arrays] != ["i", "i", "i", "b"] or masks.shape[1:] != (TILE, TILE):
         raise ValueError(f"{name}: starts, tiles and which should be arrays of integers, masks (…, 64, 64) of booleans")
     starts, tiles, which = (_read_only(a, np.dtype(np.int64)) for a in (starts, tiles, which))
     if starts.shape != (max(len(starts), 1), -(-n // TILE) + 1) or tiles.shape != which.shape or tiles.ndim != 1:
