@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from minitransformer.attention.core import Core, Part
+from minitransformer.attention.core import Core
 from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of, positions
 from minitransformer.experiments import makes
 from minitransformer.experiments.table import NOT_YET, Table, table
@@ -125,7 +125,7 @@ def _entry(name: str, names: Iterable[str], said: list[str]) -> Iterator[str]:
 
 
 def _of_attention(name: str, made: Any) -> str:
-    part: Part = attention_of(made, EXAMPLE)
+    part = attention_of(made, EXAMPLE)
     without = "can't decode" if part.causal == "never" else "reads all again"
     remembers = f"remembers {part.remembers}" if part.remembers else without
     needs = f"; needs {part.needs}" if part.needs else ""
