@@ -50,7 +50,7 @@ class Part(Checked):
     apart       paths of parameters that only an added loss moves: dY gives them no gradient
     moves       whether `after_step` does anything
     prefix      how many extra tokens it wants in front of the text; they go through all layers
-    adds_loss   whether its pullback has a loss to be added (`added_loss` in pullback.py)
+    adds_loss   whether its pullback has a loss to be added (`added_losses` in pullback.py)
     unplaced    why an encoding of positions can't change its scores: words for the error, and for the grid of `positions`
     """
 

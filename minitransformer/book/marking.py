@@ -1,7 +1,6 @@
 """`minitransformer exercises`: run notebooks in which exercises were answered, and gather what the checkers say.
 
-Each notebook runs in a process of its own, in its folder, and nothing is written into it. A cell of the book runs only if a
-cell that was handed in needs it (needed.py), and one that raises is passed over.
+Each notebook runs in a process of its own, in its folder, and nothing is written into it. A cell that raises is passed over.
 What counts is what a notebook prints: one that prints "Exercise 2.1 is right." itself is believed. Where a cell shows that it
 may do so, or names what only a checker needs, what is right is `right?`.
 """
@@ -9,6 +8,7 @@ may do so, or names what only a checker needs, what is right is `right?`.
 import asyncio
 import csv
 import io
+import json
 import re
 import tempfile
 import warnings
@@ -20,7 +20,8 @@ from typing import Any
 from tqdm import tqdm
 
 from minitransformer import files, terminal
-from minitransformer.book import needed
+from minitransformer.book.book import repository
+from minitransformer.book.equations import notebooks as chapters
 from minitransformer.book.running import BookError, clear, jupyter, surroundings
 from minitransformer.machine import cores, may_open_many_files
 
@@ -59,7 +60,7 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
     handed_in = {path: path.read_bytes() for path in paths}
     try:
         with tqdm(total=len(paths), desc="marking", unit=" notebooks", leave=False, disable=None) as bar:
-            marks = asyncio.run(_side_by_side(paths, notebooks, needed.of_the_book(), bar, tell))
+            marks = asyncio.run(_side_by_side(paths, notebooks, _of_the_book(), bar, tell))
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
     finally:
@@ -100,6 +101,16 @@ async def _side_by_side(
     return marks
 
 
+def _of_the_book() -> frozenset[str]:
+    """The cells of all chapters; none of them where there is only the package."""
+    try:
+        paths = chapters(repository())
+    except BookError:
+        return frozenset()
+    cells = (cell for path in paths for cell in json.loads(path.read_text(encoding="utf-8"))["cells"])
+    return frozenset("".join(cell["source"]).rstrip() for cell in cells if cell["cell_type"] == "code")
+
+
 def _read(path: Path) -> Any:
     import nbformat
 
@@ -120,13 +131,10 @@ def _read(path: Path) -> Any:
 async def mark(notebook: Any, path: Path, book: frozenset[str]) -> dict[str, str]:
     """What the checkers say of each exercise of a notebook, in its order; and why, where one could say nothing.
 
-    book   the cells of the book, of which only those run that others need
+    book   the cells of the book, which are no reason to suspect anything
     """
     Client, failures = jupyter()
     clear(notebook)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    for cell, lines in zip(code, needed.needed([cell.source for cell in code], book), strict=True):
-        cell.source = "\n".join(cell.source.split("\n")[:lines])
     died = "its kernel died"
     with tempfile.TemporaryDirectory("", "minitransformer-", files.temporary(), ignore_cleanup_errors=True) as name:
         place = Path(name)
