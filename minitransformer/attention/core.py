@@ -140,7 +140,7 @@ class Core(Part):
     mask              True where query i sees key j, broadcast to (*batch, H, n, m)
     rng               for random draws; a core that draws takes a fixed seed if there is none
     encoding          an encoding of positions that changes its scores. A core that scores pairs (i, j) has it as a field, and
-                      takes any
+                      takes any; `Forgetting` and `Routing` any that is not a rotation
     encoding_at       where its parameters are: "" if they are those of the core, "encoding." if a part of them
     groups            whether K and V may be (*batch, G, m, …), one for each group of neighbouring heads; otherwise the mixer
                       repeats them

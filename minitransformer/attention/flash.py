@@ -77,7 +77,14 @@ def finish(found: Found) -> tuple[Array, Array]:
 
 
 def gradients(
-    Q: Array, K: Array, V: Array, mask: Array | None, scale: float, L: Array, D: Array, dY: Array
+    Q: Array,
+    K: Array,
+    V: Array,
+    mask: Array | None,
+    scale: float,
+    L: Array,
+    D: Array,
+    dY: Array,
 ) -> tuple[Array, Array, Array]:
     """dQ, dK, dV of a block of pairs. All that it needs of the others is in L and D.
 

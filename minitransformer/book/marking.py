@@ -28,7 +28,7 @@ from minitransformer.machine import cores, may_open_many_files
 ASKED = re.compile(r"""check_exercise\(\s*["'](\d+\.\d+)["']""")
 SAID = re.compile(r"^Exercise (\d+\.\d+)(?:,| is)? (right\.|not yet: .*|waits for your answer\.)$", re.MULTILINE)
 SUSPECT = re.compile(
-    r"check_exercise\s*=(?!=)|(?:def|as) +check_exercise|hint_for|CHECKERS|exercises\.c\w+|answers_\d\d|is right\."
+    r"check_exercise\s*=(?!=)|(?:def|as) +check_exercise|hint_for|CHECKERS|exercises\.chapter|answers_\d\d|Exercise .*is right\."
 )
 LONGEST_LINE = 10_000  # letters that are kept of a line
 LONGEST_CELL = 300  # seconds, after which it is interrupted
@@ -57,7 +57,7 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
     if wrong:
         raise BookError("\n".join(wrong))
     may_open_many_files()
-    handed_in = {path: path.read_bytes() for path in paths}
+    handed_in = {path: path.read_bytes() for path in paths if path.is_file()}  # a pipe can be read once
     try:
         with tqdm(total=len(paths), desc="marking", unit=" notebooks", leave=False, disable=None) as bar:
             marks = asyncio.run(_side_by_side(paths, notebooks, _of_the_book(), bar, tell))
@@ -67,7 +67,7 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
         for path, data in handed_in.items():
             if not path.is_file() or path.read_bytes() != data:
                 files.write(path, data)
-                tell(f"{path}: a notebook that ran has changed this file, and it is put back")
+                tell(f"{path}: was changed while notebooks ran, and is put back as it was handed in")
     if len(paths) > 1:
         for line in ("", *_table(marks)):
             tell(line)
@@ -135,7 +135,7 @@ async def mark(notebook: Any, path: Path, book: frozenset[str]) -> dict[str, str
     """
     Client, failures = jupyter()
     clear(notebook)
-    died = "its kernel died"
+    died = "it was not run"
     with tempfile.TemporaryDirectory("", "minitransformer-", files.temporary(), ignore_cleanup_errors=True) as name:
         place = Path(name)
         (place / ".surroundings").mkdir()
@@ -144,13 +144,13 @@ async def mark(notebook: Any, path: Path, book: frozenset[str]) -> dict[str, str
         _keep_what_is_said(client)
         stuck, begun = _end_what_goes_on(client)
         try:
-            with suppress(*failures):  # the kernel is dead, and what it had printed counts
-                await client.async_execute(env=surroundings(place, place))
-        except RuntimeError as error:
-            died = f"its kernel did not start: {error}"
-        else:
+            await client.async_execute(env=surroundings(place, place))
+        except failures:  # what it had printed counts
+            died = "its kernel died"
             died += f" in cell {begun[-1] + 1}" if begun else ""
             died += f" or after cell {begun[-2] + 1}" if begun[1:] else ""  # where `exit()` may stand
+        except RuntimeError as error:
+            died = f"its kernel did not start: {error}"
     if stuck:
         died = "its kernel was ended, because a cell before it would not stop"
     found: dict[str, str] = {}

@@ -40,7 +40,7 @@ def choose(name: str, value: Any, hint: Any) -> None:
     """Raise TypeError unless the value of a field has the type of its hint, and ValueError unless it is one that is allowed."""
     if not fits(value, bare(hint)):
         kind = bare(hint)
-        wanted = kind.__name__ if isinstance(kind, type) else re.sub(r"\b(\w+\.)+", "", str(kind))  # without modules
+        wanted = kind.__name__ if isinstance(kind, type) else re.sub(r"(?<!['\w])(\w+\.)+(?=\w)", "", str(kind))  # without modules
         raise TypeError(f"{name}: {reprlib.repr(value)} should be {wanted}")
     within(name, value, hint)
 

@@ -192,11 +192,11 @@ def _done(experiment: ModuleType, records: Path) -> dict[str, Any]:
     It is read from the file of an interrupted run, if there is one, and else from the record.
     """
     _, path, part = _places(experiment, records)
-    kept = part if part.is_file() else path
-    if not kept.is_file():
+    file = part if part.is_file() else path
+    if not file.is_file():
         return {}
     try:
-        record = read(kept, experiment.Trial)
+        record = read(file, experiment.Trial)
     except ValueError as error:  # damaged, or with other fields: nobody runs for hours because of that unasked
         raise ExperimentError(str(error)) from None
     rows = zip(record.trials, record.results, record.machines, record.seconds, strict=True)

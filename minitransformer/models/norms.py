@@ -63,7 +63,7 @@ class Norm:
         """γ, β and ε, as compiled loops take them: β is None for an RMS norm. None for a norm that they don't have."""
         if self.kind == "rms":
             return params.gamma, None, self.eps
-        return (*params, self.eps) if self.kind == "layer" else None
+        return (*params, self.eps) if self.kind == "layer" and params.beta is not None else None
 
     def value(self, params: NormParams, X: Array) -> Array:
         """Y alone, without a pullback."""

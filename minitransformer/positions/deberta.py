@@ -34,15 +34,18 @@ def deberta_buckets(distance: Int[Array, "..."], *, buckets: int, longest: int) 
     source   `make_log_bucket_position` in the published code
     raises   ValueError for fewer than 2 buckets, or e > longest − 2
     """
-    exact = buckets // 2
-    if exact < 1 or longest < exact + 2:
-        raise ValueError(
-            f"buckets: {buckets} should be at least 2, half of it below {longest - 1}, the longest distance"
-        )
-    t = np.abs(distance)
+    _refuse_buckets(buckets, longest)
+    t, exact = np.abs(distance), buckets // 2
     ratio = np.log(np.maximum(t, exact) / exact) / math.log((longest - 1) / exact)
     far = exact + np.ceil((exact - 1) * ratio).astype(int)
     return np.where(t <= exact, distance, np.sign(distance) * far)
+
+
+def _refuse_buckets(buckets: int, longest: int) -> None:
+    if buckets < 2 or longest < buckets // 2 + 2:
+        raise ValueError(
+            f"buckets: {buckets} should be at least 2, half of it below {longest - 1}, the longest distance"
+        )
 
 
 class PositionTermPullback(Pullback):
@@ -142,7 +145,7 @@ class DeBERTa(ScoreEncoding):
     def __post_init__(self) -> None:
         refuse_indivisible(self.width, self.heads)
         if self.buckets is not None:
-            deberta_buckets(np.zeros(1, int), buckets=self.buckets, longest=self.span)
+            _refuse_buckets(self.buckets, self.span)
         if not self.terms or not set(self.terms) <= {"c2p", "p2c"} or len(set(self.terms)) < len(self.terms):
             raise ValueError(f'terms: {self.terms} should be "c2p", "p2c" or both')
 

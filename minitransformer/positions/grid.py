@@ -14,7 +14,7 @@ from minitransformer.arrays import one_dtype
 from minitransformer.checks import frozen
 from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import refuse_other_heads, sum_by_index, unbroadcast
-from minitransformer.positions.encoding import ScoreEncoding
+from minitransformer.positions.encoding import ScoreEncoding, queries_last
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative, so_many
 from minitransformer.typing import Array, Int, checked
@@ -88,7 +88,7 @@ class GridScalars(ScoreEncoding):
         """S (*batch, H, n, m). Pullback: dS to (dparams, dQ, dK)."""
         one_dtype(Q=Q, table=params.table)
         refuse_other_heads(Q, self.heads)
-        n, m = Q.shape[-2], K.shape[-2]
+        n, m = queries_last(Q, K)
         if m > self.rows * self.columns:
             raise ValueError(f"K: {m} pixels, and the table is for {self.rows} rows of {self.columns}")
         C, content = scores(Q, K)

@@ -165,7 +165,7 @@ def test_a_notebook_that_writes_over_another_takes_nothing_from_it(tmp_path, cap
     assert (tmp_path / "ben.ipynb").read_bytes() == after
     lines = capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
     assert lines[0] == "anna.ipynb: 1 right"
-    assert "anna.ipynb: a notebook that ran has changed this file, and it is put back" in lines
+    assert "anna.ipynb: was changed while notebooks ran, and is put back as it was handed in" in lines
 
 
 def test_a_cell_that_waits_takes_nothing_from_one_above_it(tmp_path, capsys):

@@ -8,18 +8,19 @@ To continue one text in several ways, only the table is copied. A page that is f
 half full is copied by the second of two who want to go on in it.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import must_be_for_heads, one_dtype, refuse_more_queries, scale_for
 from minitransformer.attention.cache.keys_values import claim, must_follow, writeable
 from minitransformer.attention.flash import find, finish, join, nothing_found
+from minitransformer.checks import fits
 from minitransformer.gather_scatter import for_each_head
 from minitransformer.marks import DecodingState
-from minitransformer.ranges import Integer, PositiveNumber, so_many
-from minitransformer.typing import Array, Float, Int, checked
+from minitransformer.ranges import PositiveNumber, so_many
+from minitransformer.typing import Array, Float, checked
 
 
 class Page(NamedTuple):
@@ -114,7 +115,7 @@ def paged_attention(
     Q: Float[Array, "*batch heads n d"],
     state: Paged,
     scale: float | None = None,
-    order: Sequence[Integer] | Int[Array, "some"] | None = None,
+    order: Any = None,
     sink: Float[Array, "*own"] | None = None,
     cap: PositiveNumber | None = None,
 ) -> Array:
@@ -139,7 +140,10 @@ def paged_attention(
     scale = scale_for(Q.shape[-1], scale)
     i = state.length - n + np.arange(n)
     parts, found = list(state.parts()), nothing_found(Q, state.pages[0].V, sink)
-    turns = list(range(len(parts)) if order is None else order)
+    order = range(len(parts)) if order is None else order
+    turns = list(order) if np.iterable(order) else None
+    if turns is None or not all(fits(k, int) for k in turns):
+        raise TypeError(f"order: {order!r} should be integers, one for each page that is read")
     if len(set(turns)) < len(turns) or not set(turns) <= set(range(len(parts))):
         raise ValueError(f"order: {turns} should name each of {so_many(len(parts), 'page')} once at most")
     for k in turns:

@@ -90,9 +90,11 @@ class MemoryCompressedPullback(AroundAttention):
         dQ, dK_bar, dV_bar = self.attention(dY)
         dK, dtheta_k = self.k(dK_bar[..., self.null :, :])
         dV, dtheta_v = self.v(dV_bar[..., self.null :, :])
-        dnulls = [unbroadcast(dX[..., 0, :], (*dX.shape[-3:-2], dX.shape[-1])) for dX in (dK_bar, dV_bar)]
         gradients = dQ, where_seen(self.seen, dK), where_seen(self.seen, dV), dtheta_k, dtheta_v
-        return (*gradients, *dnulls) if self.null else gradients
+        if not self.null:
+            return gradients
+        dnulls = [unbroadcast(dX[..., 0, :], (*dX.shape[-3:-2], dX.shape[-1])) for dX in (dK_bar, dV_bar)]
+        return *gradients, *dnulls
 
 
 def _with_null(X: Array, null: Array | None) -> Array:

@@ -34,6 +34,7 @@ from minitransformer.attention.linear.random_features import (
 )
 from minitransformer.attention.linear.scaled import ScaledPullback, fourth_root
 from minitransformer.checks import frozen
+from minitransformer.gather_scatter import refuse_other_heads
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.ranges import Integer
 from minitransformer.typing import Array, Float, checked
@@ -154,6 +155,7 @@ class Performer(FeatureAttention):
         self, params: PerformerParams, X: Array, *, first: Integer, query: bool
     ) -> tuple[Array, NotLearnedPullback]:
         """`performer_features` with the directions of each head."""
+        refuse_other_heads(X, self.heads)
         F, pullback = performer_features(X, params.W, self.kind, query=query)
         return F, NotLearnedPullback(pullback)
 

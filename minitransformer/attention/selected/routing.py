@@ -163,7 +163,7 @@ def routing_attention(
     causal      query i sees keys j ≤ i only, by their true positions, not by their ranks in the cluster. **What is seen is
                 causal, whether it is seen is not**: a later token can push an earlier one out of its cluster. See `Routing`
     mask        True where query i sees key j. A token that no query sees is in no cluster, and gives zeros
-    scale       1/√d by default; an encoding has its own
+    scale       1/√d by default; none can be given beside an encoding
     encoding    an encoding of positions in the scores of q̂ and k̂, and params, its parameters
     source      Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020. Their code divides by the number of clusters + 0.01
     cost        O(n clusters d + clusters · w² d) time: O(n √n d) with √n clusters of √n; O(n m d) with an encoding
@@ -171,6 +171,8 @@ def routing_attention(
     raises      TypeError for a wrong shape or dtype, or a rotary encoding; ValueError for n > m, no window, d < 3, a mask that
                 does not fit, or a scale beside an encoding
     """
+    if scale is not None and encoding is not None:
+        raise ValueError("scale: none can be given beside an encoding")
     one_dtype(Q=Q, K=K, V=V, centroids=centroids)
     must_broadcast(centroids, (*Q.shape[:-2], *centroids.shape[-2:]), "centroids", "the heads of the queries")
     *batch, n, _ = Q.shape
@@ -197,7 +199,7 @@ def routing_attention(
         Y = sum_rows(found * share[..., None], queries, n)
     else:
         in_clusters = InClusters(np.where((i < n) & (j < m), i * m + j, n * m), sees, share)
-        Y, attention = attend_formed(encoding, params, Q, K, V, causal=causal, scale=scale, normalise=in_clusters)
+        Y, attention = attend_formed(encoding, params, Q, K, V, causal=causal, normalise=in_clusters)
     return Y, RoutingPullback(q, k, attention, queries, keys, share, Q, K, near_q, near_k, there)
 
 
@@ -245,6 +247,7 @@ class Routing(Core):
     source   Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020, γ = 0.999. Their formula adds sums to a
              centroid; here, as in their code, it is a mean, which does not depend on the size of the batch
     cost     O(n clusters d + clusters · window² d) time, O(n² d) with an encoding
+    raises   TypeError for a rotary encoding
     """
 
     heads: int

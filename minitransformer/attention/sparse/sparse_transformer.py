@@ -55,7 +55,9 @@ class Factorised(Pattern):
         return tuple(turns[h % 2] for h in range(self.heads))
 
     def _either(self, near: Array, far: Array) -> Array:
-        return {"near": near, "far": far}.get(self.part, near | far)
+        if self.part == "near":
+            return near
+        return far if self.part == "far" else near | far
 
 
 @frozen

@@ -89,7 +89,9 @@ def test_no_key(full):
     Y, pullback = memory_compressed_attention(Q, K, V, *rest)
     assert np.allclose(Y, rest[-1][:, None])
     assert [g.shape for g in pullback(Y)] == [X.shape for X in (Q, K, V, *rest)]
-    assert not memory_compressed_attention(Q, K, V, *rest[:2])[0].any()
+    Y, pullback = memory_compressed_attention(Q, K, V, *rest[:2])
+    assert not Y.any()
+    assert [g.shape for g in pullback(Y)] == [X.shape for X in (Q, K, V, *rest[:2])]
 
 
 # ------------------------------------------------------------------------------------------------ limiting cases

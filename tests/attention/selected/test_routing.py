@@ -227,7 +227,7 @@ def test_what_is_refused():
     with pytest.raises(TypeError, match="centroids"):
         routing_attention(Q, K, V, centroids=centroids()[..., :3], window=W)
     options = {"centroids": centroids(), "window": W, "params": NoParams()}
-    with pytest.raises(ValueError, match="scale: ALiBi has a scale of its own, so none can be given"):
+    with pytest.raises(ValueError, match="scale: none can be given beside an encoding"):
         routing_attention(Q, K, V, scale=1.0, encoding=ALiBi(H), **options)
     with pytest.raises(TypeError, match="parameter 'encoding': RoPE"):
         routing_attention(Q, K, V, encoding=RoPE(D), **options)
