@@ -10,7 +10,6 @@ import ctypes
 import difflib
 import functools
 import gc
-import inspect
 import itertools
 import signal
 import sys
@@ -79,17 +78,6 @@ def products_raise_flags():
     return False
 
 
-def fewer(directions):
-    """For the quick grid: in place of more than four single entries, four and one more direction in which all of them move."""
-
-    @functools.wraps(directions)
-    def some(shape, entries, rng):
-        found = list(directions(shape, min(entries, 4), rng))
-        return found if entries <= 4 else [*found, (found[-1][0], rng.standard_normal(shape))]
-
-    return some
-
-
 def pytest_configure(config):
     if config.getoption("usepdb_cls") is None:
         config.option.usepdb_cls = (Debugger.__module__, "Debugger")
@@ -98,8 +86,8 @@ def pytest_configure(config):
     if products_raise_flags():
         config.addinivalue_line("filterwarnings", "ignore:.* encountered in (matmul|matvec|vecmat|dot):RuntimeWarning")
     hypothesis.settings.load_profile("all" if config.getoption("--all") else "quick")
-    if not config.getoption("--all"):
-        checker.DENSE, checker._directions = 1, fewer(checker._directions)
+    if not config.getoption("--all"):  # every entry of an array at once, twice, and some of them one by one
+        checker.DENSE, checker.check_pullback.__kwdefaults__["entries"] = 2, 4
     wish = config.getoption("--equation")
     if wish is None:
         return
@@ -280,12 +268,6 @@ def root():
 def rng():
     """A generator of its own for each test: the order of tests does not matter."""
     return np.random.default_rng(1)
-
-
-@pytest.fixture
-def all_that_is_asked(monkeypatch):
-    """Gradients are checked in as many entries as a test asks for, in the quick grid, too."""
-    monkeypatch.setattr(checker, "_directions", inspect.unwrap(checker._directions))
 
 
 @pytest.fixture(params=available())

@@ -14,8 +14,6 @@ import minitransformer as mt
 from minitransformer import GradientError, check_pullback, checker
 from minitransformer.functional import embedding, layer_norm, linear, softmax
 
-pytestmark = pytest.mark.usefixtures("all_that_is_asked")
-
 rng = np.random.default_rng(0)
 B, N, M, D, E, H, VOCABULARY = 2, 3, 4, 5, 6, 2, 7  # batch, queries, keys, widths, heads, tokens: all different
 X = rng.standard_normal((B, N, D))

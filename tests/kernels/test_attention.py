@@ -188,7 +188,6 @@ def test_a_gradient_is_written_row_by_row_whatever_the_order_of_the_arguments():
         ((2,), 70, 67, {"causal": True, "mask": np.random.default_rng(1).random((2, 1, 67)) < 0.8}),
     ],
 )
-@pytest.mark.usefixtures("all_that_is_asked")
 def test_the_pullback_is_the_derivative(batch, n, m, options):
     Q, K, V, _ = random_inputs(6, batch, n, m, 5, 3, "float64")
 

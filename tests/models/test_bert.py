@@ -115,7 +115,6 @@ def random_bert(rng, model=SMALL):
     return mt.tree_map(lambda a, moved: a + moved / 4, params, mt.random_like(params, rng))
 
 
-@pytest.mark.usefixtures("all_that_is_asked")
 def test_gradient_of_every_parameter():
     rng = np.random.default_rng(1)
     tokens = rng.integers(0, SMALL.vocabulary, (2, 3, 5))
