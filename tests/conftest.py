@@ -86,8 +86,8 @@ def pytest_configure(config):
     if products_raise_flags():
         config.addinivalue_line("filterwarnings", "ignore:.* encountered in (matmul|matvec|vecmat|dot):RuntimeWarning")
     hypothesis.settings.load_profile("all" if config.getoption("--all") else "quick")
-    if not config.getoption("--all"):  # every entry of an array at once, twice, and some of them one by one
-        checker.DENSE, checker.check_pullback.__kwdefaults__["entries"] = 2, 4
+    if not config.getoption("--all"):  # every entry of an array at once, and some of them one by one
+        checker.DENSE, checker.check_pullback.__kwdefaults__["entries"] = 1, 8
     wish = config.getoption("--equation")
     if wish is None:
         return

@@ -4,6 +4,7 @@ Each entry of the bank is a small function with its pullback, and one mistake. T
 mistakes that somebody has made in earnest: the loss often still falls with them.
 """
 
+import inspect
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -658,7 +659,23 @@ def test_what_is_no_function_is_refused():
     with pytest.raises(
         GradientError, match=r"^the function should return its value and a pullback, .* returned ndarray$"
     ):
-        check_pullback(np.tanh, X)  # it has no signature
+        check_pullback(np.tanh, X)
+
+
+class WithoutSignature:
+    __signature__ = 3
+
+    def __call__(self, X):
+        return np.tanh(X)
+
+
+def test_a_function_without_a_signature_is_refused_for_what_it_returns():
+    with pytest.raises((TypeError, ValueError)):
+        inspect.signature(WithoutSignature())
+    with pytest.raises(
+        GradientError, match=r"^the function should return its value and a pullback, .* returned ndarray$"
+    ):
+        check_pullback(WithoutSignature(), X)
 
 
 @pytest.mark.parametrize("name", ["zero", "untrained"])

@@ -13,7 +13,6 @@ import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 

@@ -40,7 +40,8 @@ def choose(name: str, value: Any, hint: Any) -> None:
     """Raise TypeError unless the value of a field has the type of its hint, and ValueError unless it is one that is allowed."""
     if not fits(value, bare(hint)):
         kind = bare(hint)
-        wanted = kind.__name__ if isinstance(kind, type) else re.sub(r"(?<!['\w])(\w+\.)+(?=\w)", "", str(kind))  # without modules
+        without_modules = re.sub(r"(?<!['\w])(\w+\.)+(?=\w)", "", str(kind))
+        wanted = kind.__name__ if isinstance(kind, type) else without_modules
         raise TypeError(f"{name}: {reprlib.repr(value)} should be {wanted}")
     within(name, value, hint)
 

@@ -139,13 +139,35 @@ def test_of_what_is_printed_without_end_only_marks_are_kept():
     [
         "print('Exercise 2.2 is right.')",
         "check_exercise = print",
+        "mt.check_exercise= print",
         "def check_exercise(*_):\n    pass",
+        "from mine import print as check_exercise",
         "CHECKERS = 3",
+        "from minitransformer.exercises.chapter_02 import RIGHT",
+        "hint_for('2.1', 3)",
         "from tests.exercises.answers_02 import ANSWERS",
     ],
 )
-def test_a_notebook_that_may_have_marked_itself_is_to_be_read(cell, tmp_path, capsys):
-    hand_in(tmp_path / "anna.ipynb", AT_ONCE, cell, "print('Exercise 2.3, not yet: no.')")
+def test_a_cell_by_which_a_notebook_may_have_marked_itself(cell):
+    assert marking.SUSPECT.search(cell)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "from minitransformer import check_exercise as asks",
+        "from minitransformer.exercises import check_exercise",
+        "mt.exercises.check_exercise('2.1', answer)",
+        "check_exercise == print",
+        "assert dX.any()  # the sign is right.",
+    ],
+)
+def test_a_cell_that_asks_as_anybody_would(cell):
+    assert not marking.SUSPECT.search(cell)
+
+
+def test_a_notebook_that_may_have_marked_itself_is_to_be_read(tmp_path, capsys):
+    hand_in(tmp_path / "anna.ipynb", AT_ONCE, "CHECKERS = 3", "print('Exercise 2.3, not yet: no.')")
     hand_in(tmp_path / "ben.ipynb", AT_ONCE, "from minitransformer import check_exercise as asks")
     assert cli.main(["exercises", str(tmp_path / "anna.ipynb"), str(tmp_path / "ben.ipynb")]) == 0
     _, first, *lines = capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
@@ -165,7 +187,8 @@ def test_a_notebook_that_writes_over_another_takes_nothing_from_it(tmp_path, cap
     assert (tmp_path / "ben.ipynb").read_bytes() == after
     lines = capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
     assert lines[0] == "anna.ipynb: 1 right"
-    assert "anna.ipynb: was changed while notebooks ran, and is put back as it was handed in" in lines
+    for name in ("anna", "ben"):
+        assert f"{name}.ipynb: was changed while notebooks ran, and is put back as it was handed in" in lines
 
 
 def test_a_cell_that_waits_takes_nothing_from_one_above_it(tmp_path, capsys):

@@ -184,7 +184,11 @@ def test_a_failed_trial_is_named_and_the_others_are_kept(tmp_path, go):
 )
 def test_a_worker_that_dies_costs_nothing_but_its_trial(go, cluster, alone, options):
     two_workers(cluster)
-    record = read(go(work=dies_once, alone=alone, **options), Trial)
+    signal.alarm(120)  # ends the process of the tests, where the run would wait for ever
+    try:
+        record = read(go(work=dies_once, alone=alone, **options), Trial)
+    finally:
+        signal.alarm(0)
     assert [result["seed"] for result in record.results] == [0, 1, 2, 3]
     assert go.runs() == 1  # the note "died"
     two_workers(cluster)

@@ -306,9 +306,10 @@ def differences():
     """The largest between what each `run()` gives in the tiers "numpy" and "numba", in a process where nothing is compiled."""
     code = f"""
 import warnings
-warnings.simplefilter("error")
 import numba, numpy as np, minitransformer as mt
 from minitransformer.kernels.tiles import add_product
+warnings.simplefilter("error")
+warnings.filterwarnings("ignore", ".* encountered in (matmul|matvec|vecmat|dot)", RuntimeWarning)
 assert type(add_product).__name__ == "function"
 for code in {list(AS_PLAIN_PYTHON.values())}:
     names, found = {{"np": np, "rng": np.random.default_rng(0)}}, []

@@ -68,5 +68,5 @@ def test_bad_input_is_refused(rng):
     with pytest.raises(TypeError, match="X, gamma, beta: should have one dtype, got float64, float32, float32"):
         norm(norm.init(rng), X)
     for function in (norm, norm.value):  # the parameters of an RMS norm
-        with pytest.raises(TypeError, match="params.beta: should be an array"):
+        with pytest.raises(TypeError, match=r"params\.beta: should be an array"):
             function(NormParams(np.ones(5)), X)

@@ -207,8 +207,12 @@ def test_heads_of_another_number_or_width_are_refused_in_the_same_words(encoding
         with pytest.raises(ValueError, match=r"^Q: shape \(2, 2, 5, 4\) should be \(…, 3, n, d\), with 3 heads$"):
             attend(encoding, params, Q[:, :2], K[:, :2], V[:, :2])
     if isinstance(encoding, ScoreEncoding) and not isinstance(encoding, (FIRE, GridScalars, KerpleWeighted)):
-        with pytest.raises(ValueError, match=r"^Q: heads of width 2, but the positions are for heads of width 4$"):
-            attend(encoding, params, Q[..., :2], K[..., :2], V)
+        for narrow, wide in ((Q[..., :2], K[..., :2]), (np.tile(Q, 2), np.tile(K, 2))):
+            width = narrow.shape[-1]
+            with pytest.raises(
+                ValueError, match=rf"^Q: heads of width {width}, but the positions are for heads of width 4$"
+            ):
+                attend(encoding, params, narrow, wide, V)
 
 
 @pytest.mark.parametrize("name", ["grid", "KERPLE weighted", "FIRE", "TUPE-A", "sinusoids, learned"])

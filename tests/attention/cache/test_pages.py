@@ -198,7 +198,7 @@ def test_what_does_not_fit_is_refused():
         with pytest.raises(ValueError, match="should name each of 2 pages once at most"):
             paged_attention(Q, state, order=order)
     for order in (1, [0.0, 1.0], [0, 1.0], np.array([True, False])):
-        with pytest.raises(TypeError, match="order: .* should be integers, one for each page that is read"):
+        with pytest.raises(TypeError, match=r"order: .* should be integers, one for each page that is read"):
             paged_attention(Q, state, order=order)
     first, second = state.pages
     for page in (second._replace(K=second.K[:, :1]), second._replace(V=second.V[..., :1, :]), second._replace(V=V[:1])):
