@@ -8,7 +8,6 @@ may do so, or names what only a checker needs, what is right is `right?`.
 import asyncio
 import csv
 import io
-import json
 import re
 import tempfile
 import warnings
@@ -19,8 +18,6 @@ from typing import Any
 from tqdm import tqdm
 
 from minitransformer import files, terminal
-from minitransformer.book.book import repository
-from minitransformer.book.equations import notebooks as chapters
 from minitransformer.book.running import BookError, clear, jupyter, surroundings
 from minitransformer.machine import cores, may_open_many_files
 
@@ -59,7 +56,7 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
     handed_in = {path: path.read_bytes() for path in paths if path.is_file()}  # a pipe can be read once
     try:
         with tqdm(total=len(paths), desc="marking", unit=" notebooks", leave=False, disable=None) as bar:
-            marks = asyncio.run(_side_by_side(paths, notebooks, _of_the_book(), bar, tell))
+            marks = asyncio.run(_side_by_side(paths, notebooks, bar, tell))
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
     finally:
@@ -77,13 +74,13 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
 
 
 async def _side_by_side(
-    paths: Sequence[Path], notebooks: list[Any], book: frozenset[str], bar: tqdm, tell: Callable[[str], None]
+    paths: Sequence[Path], notebooks: list[Any], bar: tqdm, tell: Callable[[str], None]
 ) -> dict[Path, dict[str, str]]:
     free, marks = asyncio.Semaphore(cores()), {}
 
     async def one(notebook: Any, path: Path) -> dict[str, str]:
         async with free:
-            found = await mark(notebook, path, book)
+            found = await mark(notebook, path)
         bar.update()
         return found
 
@@ -98,16 +95,6 @@ async def _side_by_side(
                 for number, said in marks[path].items():
                     tell(f"  {number:<6} {terminal.shown(said)}")
     return marks
-
-
-def _of_the_book() -> frozenset[str]:
-    """The cells of all chapters; none of them where there is only the package."""
-    try:
-        paths = chapters(repository())
-    except BookError:
-        return frozenset()
-    cells = (cell for path in paths for cell in json.loads(path.read_text(encoding="utf-8"))["cells"])
-    return frozenset("".join(cell["source"]).rstrip() for cell in cells if cell["cell_type"] == "code")
 
 
 def _read(path: Path) -> Any:
@@ -127,11 +114,8 @@ def _read(path: Path) -> Any:
         raise BookError(f"{path}: should be a notebook ({type(error).__name__})") from None
 
 
-async def mark(notebook: Any, path: Path, book: frozenset[str]) -> dict[str, str]:
-    """What the checkers say of each exercise of a notebook, in its order; and why, where one could say nothing.
-
-    book   the cells of the book, which are no reason to suspect anything
-    """
+async def mark(notebook: Any, path: Path) -> dict[str, str]:
+    """What the checkers say of each exercise of a notebook, in its order; and why, where one could say nothing."""
     Client, failures = jupyter()
     clear(notebook)
     died = "it was not run"
@@ -168,7 +152,7 @@ async def mark(notebook: Any, path: Path, book: frozenset[str]) -> dict[str, str
             if raised and not first:
                 first = f"before it, cell {index + 1} {raised[0]}"
     for index, cell in enumerate(notebook.cells):
-        if cell.cell_type == "code" and cell.source.rstrip() not in book and (suspect := SUSPECT.search(cell.source)):
+        if cell.cell_type == "code" and (suspect := SUSPECT.search(cell.source)):
             read = f"right? Cell {index + 1} has `{suspect[0]}` in it: read it."
             return {number: read if said == "right." else said for number, said in found.items()}
     return found

@@ -166,6 +166,15 @@ def test_a_cell_that_asks_as_anybody_would(cell):
     assert not marking.SUSPECT.search(cell)
 
 
+def test_no_cell_of_the_book_makes_a_mark_doubtful(root):
+    chapters = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((root / "notebooks").glob("*.ipynb"))]
+    cells = [
+        "".join(cell["source"]) for chapter in chapters for cell in chapter["cells"] if cell["cell_type"] == "code"
+    ]
+    assert cells
+    assert not [cell for cell in cells if marking.SUSPECT.search(cell)]
+
+
 def test_a_notebook_that_may_have_marked_itself_is_to_be_read(tmp_path, capsys):
     hand_in(tmp_path / "anna.ipynb", AT_ONCE, "CHECKERS = 3", "print('Exercise 2.3, not yet: no.')")
     hand_in(tmp_path / "ben.ipynb", AT_ONCE, "from minitransformer import check_exercise as asks")
