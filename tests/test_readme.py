@@ -1,4 +1,4 @@
-"""Every listing in README.md and CONTRIBUTING.md works.
+"""Every listing in README.md, TEACHING.md and CONTRIBUTING.md works.
 
 python    the blocks of a document run in order, in one namespace, in an empty folder; but a block whose first line
           names a file is written there, or belongs into the repository: test_contributing.py carries that out in a copy
@@ -35,7 +35,7 @@ from minitransformer.training.checkpoint import Checkpoint, load, save
 from minitransformer.training.loop import start
 from minitransformer.training.recipes import language_model
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md")
+DOCUMENTS = ("README.md", "TEACHING.md", "CONTRIBUTING.md")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# ([\w/]+\.(?:py|toml|ipynb))\b")
 ONLY_LOOKING = ("attentions", "doctor", "equations", "figures", "positions", "stacks")
@@ -132,7 +132,7 @@ def test_shell_listings_run(root, tmp_path, monkeypatch):
 
 
 def test_twelve_weeks_hold_all_that_they_build_on(root):
-    text = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    text = " ".join((root / "TEACHING.md").read_text(encoding="utf-8").split())
     (said,) = re.findall(
         r"Twelve weeks hold, for example, (.*?), if (.*?)\. .*?In the place of (\d\d) there can be (.*?),? which", text
     )

@@ -139,7 +139,7 @@ def test_each_page_has_its_exercises(root):
 
 
 def test_a_few_exercises_of_each_page_can_be_handed_in(root):
-    """README says how many have no folded solution; the open ones have no checker either."""
+    """TEACHING.md says how many have no folded solution; the open ones have no checker either."""
     for stem, page in pages(root).items():
         assert 1 <= len(page.cells.keys() - page.solutions.keys()) <= 3, stem
 
