@@ -82,6 +82,27 @@ def test_fences_are_of_known_kinds(document, root):
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere_and_named_tests_exist(document, root):
+    text = (root / document).read_text(encoding="utf-8")
+    for path, place in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
+        target = root / (path or document)
+        assert target.exists(), path
+        if place and target.suffix == ".md":
+            page = target.read_text(encoding="utf-8")
+            names = [
+                re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
+                for title in re.findall(r"^#+ (.*)$", page, re.M)
+            ]
+            assert place in names or f'<a id="{place}">' in page, place
+    if document == "TEACHING.md":  # CONTRIBUTING names tests that its reader writes
+        for row in re.findall(r"^\| \d.*", text, re.MULTILINE):
+            folder = ""
+            for path in re.findall(r"`(?:pytest )?([\w/]+(?:\.py|/))", row.split("|")[3]):
+                folder = path.rpartition("/")[0] if "/" in path else folder
+                assert (root / folder / path.rpartition("/")[2]).exists(), path
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_python_listings_run(document, root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
