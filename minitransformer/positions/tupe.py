@@ -83,9 +83,10 @@ class UntiePullback(Pullback):
     row: bool
 
     def __call__(self, dB: Array) -> tuple[Array, Array]:
-        dtheta = np.stack([dB[:, 0].sum(-1) * self.row, dB[:, int(self.row) :, 0].sum(-1)])
+        row, column = dB[:, : int(self.row)], dB[:, int(self.row) :, :1]  # slices, which may be empty
+        dtheta = np.stack([row.sum((-2, -1)), column.sum((-2, -1))])
         dB = dB.copy()
-        dB[:, :, 0] = 0
+        dB[:, :, :1] = 0
         dB[:, : int(self.row)] = 0
         return dB, dtheta
 
@@ -94,9 +95,9 @@ def untie(B: Array, theta: Array) -> tuple[Array, UntiePullback]:
     """B with θ_2 in the column of [CLS], then θ_1 in its row, if [CLS] is among the queries."""
     n, m = B.shape[1:]
     B = B.copy()
-    B[:, :, 0] = theta[1][:, None]
+    B[:, :, :1] = theta[1][:, None, None]
     if n == m:
-        B[:, 0] = theta[0][:, None]
+        B[:, :1] = theta[0][:, None, None]
     return B, UntiePullback(n == m)
 
 

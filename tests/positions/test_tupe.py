@@ -10,7 +10,7 @@ from minitransformer.attention.multi_head import split_heads
 from minitransformer.functional import layer_norm, softmax
 from minitransformer.positions.t5 import t5_buckets
 from minitransformer.positions.tupe import TUPE, tupe_buckets
-from minitransformer.pullback import random_like
+from minitransformer.pullback import random_like, tree_leaves
 
 H, n, m, d = 3, 5, 7, 4
 D = H * d
@@ -105,6 +105,21 @@ def test_the_row_of_cls_gives_theta_1_no_gradient(K, V, rng):
     dtheta = pullback(rng.standard_normal(Y.shape))[0].theta
     np.testing.assert_allclose(dtheta[0], 0, rtol=0, atol=1e-14)
     assert (np.abs(dtheta[1]) > 1e-3).all()
+
+
+@pytest.mark.parametrize("keys", [0, m])
+@pytest.mark.parametrize("buckets", [None, 8])
+def test_without_a_query_nothing_is_learned(keys, buckets, rng):
+    """Then [CLS] has no row, and without a key no column. So it is of the early queries of `Sinks` after a long memory."""
+    encoding = TUPE(D, H, longest=9, buckets=buckets, distance=5)
+    params = parameters(encoding, rng)
+    S, pullback = encoding.scores(params, np.zeros((2, H, 0, d)), np.ones((2, H, keys, d)))
+    dparams, dQ, dK = pullback(S)
+    assert S.shape == (2, H, 0, keys)
+    assert dQ.shape == (2, H, 0, d)
+    assert not dK.any()
+    for found, known in zip(tree_leaves(dparams), tree_leaves(params), strict=True):
+        np.testing.assert_array_equal(found, np.zeros_like(known))
 
 
 def test_buckets_of_cls():
