@@ -261,14 +261,17 @@ class Indexer(Core):
         n, m = queries_last(Q, K)
         mask, there = who_is_there(mask, (*Q.shape[:-1], m))
         K, V = only_those_there(there, K, V)
-        X_q, X_k = merge_heads(*only_those_there(there, Q)), merge_heads(K)
+        asks = _for_all_heads(there, 2)[..., m - n :]
+        asking, X_k = merge_heads(Q), merge_heads(K)
+        (X_q,) = only_those_there(asks, asking)
         queries, w, keys = *self._asked(params, X_q), X_k @ params.U_k
+        # what no query sees teaches nothing, but it chooses by what it asks
+        wanted = (queries, w) if X_q is asking else self._asked(params, asking)
         ends = np.arange(m - n, m) + 1 if causal else np.full(n, m)
         among = None if mask is None else _for_all_heads(mask, 3)
-        chosen = most_wanted(queries, w, keys, min(self.chosen, m), ends, among)
+        chosen = most_wanted(*wanted, keys, min(self.chosen, m), ends, among)
         positions: dict[str, Any] = {"encoding": self.encoding, "params": params.encoding}
         Y, attention = attend_to_chosen(Q, K, V, chosen, 1, causal=causal, mask=mask, weigh=True, **positions)
-        asks = _for_all_heads(there, 2)[..., m - n :]
         loss, back = lesson(queries, keys, w, chosen, attention.weights, asks)
         return Y, IndexerPullback(attention, back, X_q, X_k, self.weight, float(self.weight * loss))
 

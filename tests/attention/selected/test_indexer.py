@@ -109,6 +109,21 @@ def test_a_key_that_one_head_alone_may_see_can_be_chosen(tier):
     np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("heads_alike", [True, False])
+def test_a_token_that_nobody_sees_chooses_as_any_other(heads_alike, tier):
+    """It may see others itself, as a token that sums up a text does, and then its choice is that of its query."""
+    Q, K, V = heads()
+    mask = np.ones((1 if heads_alike else H, N, N), bool)
+    mask[0, :, N - 1] = False
+    Y, _ = core()(some(), Q, K, V, mask=mask)
+    known = K * mask.any(-2)[..., None]
+    for b in range(B):
+        _, chosen = loops(some(), side_by_side(Q)[b], side_by_side(known)[b], np.broadcast_to(mask.any(0), (N, N)))
+        with mt.backend("numpy"):
+            want, _ = dot_product_attention(Q[b], K[b], V[b], mask=mask & chosen)
+        np.testing.assert_allclose(Y[b], want, rtol=1e-10, atol=1e-13)
+
+
 def test_outputs_and_choice_are_causal_bit_for_bit(tier):
     Q, K, V = heads()
     Y, known = core()(some(), Q, K, V, causal=True)
