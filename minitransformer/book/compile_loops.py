@@ -49,7 +49,7 @@ from minitransformer.functional import (
 )
 from minitransformer.kept_loops import kept_in
 from minitransformer.machine import cores
-from minitransformer.models import FeedForward, LanguageModel, Norm, generate
+from minitransformer.models import FeedForward, GatedFeedForward, LanguageModel, Norm, generate
 from minitransformer.positions.rope import rotate
 from minitransformer.related import dynamic_convolution, edge_attention, edges_of, propagate
 from minitransformer.terminal import ctrl_c_waits
@@ -66,8 +66,12 @@ def _both_ways(function: Callable, *inputs: object, **options: object) -> None:
 
 
 def _attention(X: Array) -> None:
+    from minitransformer.kernels.attention import LONG  # only where there is Numba
+
     _both_ways(dot_product_attention, X, X, X)
     dot_product_attention(X[:, :1], X, X)
+    long = np.resize(X, (1, 1 + LONG // X.shape[-1], X.shape[-1]))
+    dot_product_attention(long[:, :1], long, long)  # in parts, which are merged
 
 
 def _sparse(X: Array) -> None:
@@ -139,8 +143,8 @@ def _one_token(X: Array) -> None:
     for kind in ("layer", "rms"):
         norm = Norm(x.shape[-1], kind)
         norm.value(norm.init(rng, x.dtype.type), x)
-    ffn = FeedForward(x.shape[-1], 8)
-    ffn.value(ffn.init(rng, x.dtype.type), x)
+    for ffn in (FeedForward(x.shape[-1], 8), GatedFeedForward(x.shape[-1], 8)):
+        ffn.value(ffn.init(rng, x.dtype.type), x)
     attend_to_buffer(X[:, :1], X, X, 50)
     for attention in LAST_ROWS:
         model = LanguageModel(context=8, width=x.shape[-1], depth=1, heads=2, attention=attention)

@@ -17,7 +17,7 @@ from tests.fresh_python import fresh_python
 
 OF_ONE_TOKEN = (
     *("norm_rows", "two_layers", "attend_plainly", "through_blocks", "through_memories", "three_views"),
-    *("read_best", "convolve_last"),
+    *("read_best", "convolve_last", "gated_layers", "merge_parts"),
 )
 
 
