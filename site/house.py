@@ -23,6 +23,7 @@ CLOSED = (
     nodes.raw,
     nodes.term,
 )
+LETTERED = ("glossary", "symbols", "map")  # beside the chapters
 
 
 class Places(SphinxTransform):
@@ -72,6 +73,31 @@ class Links(SphinxPostTransform):
             pieces = words.linked(str(text), found)
             if any(where for _, where in pieces):
                 text.parent.replace(text, [_piece(words_, where) for words_, where in pieces])
+
+
+class Letters(SphinxPostTransform):
+    """A letter of the notation is italic in running text, as in a formula, and "d = 256" stays on one line."""
+
+    default_priority = 6  # behind `Links`, which reads whole sentences
+
+    def run(self, **_: Any) -> None:
+        if (not self.env.docname[:2].isdigit() and self.env.docname not in LETTERED) or self.env.docname.startswith(
+            "99"
+        ):
+            return
+        for text in list(self.document.findall(nodes.Text)):
+            if text.parent is None or any(isinstance(node, CLOSED) for node in _above(text)):
+                continue
+            if len(text) == 1 and isinstance(text.parent, nodes.strong):  # the name of an item
+                continue
+            pieces = words.lettered(str(text))
+            if any(is_letter for piece in pieces for _, is_letter in piece):
+                text.parent.replace(text, [node for piece in pieces for node in _formula(piece)])
+
+
+def _formula(piece: list[tuple[str, bool]]) -> list[nodes.Node]:
+    parts = [nodes.inline("", part, classes=["letter"]) if is_letter else nodes.Text(part) for part, is_letter in piece]
+    return [nodes.inline("", "", *parts, classes=["together"])] if len(parts) > 1 else parts
 
 
 def _keep_together(formula: nodes.math) -> None:
@@ -129,5 +155,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("FOLDERS", {}, "")
     app.add_transform(Places)
     app.add_post_transform(Links)
+    app.add_post_transform(Letters)
     app.connect("build-finished", copy)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from html import escape
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 TAG = re.compile(r"\\tag\{([^}]+)\}")
@@ -94,6 +95,33 @@ def mentions(chapters: dict[str, str], equations: dict[str, str], papers: list["
         longest = sorted(map(re.escape, systems), key=len, reverse=True)
         found.append(Mention(re.compile(rf"(?<![\w-])(?:{'|'.join(longest)})(?![\w-])"), once))
     return found
+
+
+# -------------------------------------------------------------------------------------------------------- letters
+
+LETTER = re.compile(  # no article, no pronoun, no initial and no abbreviation; part of no word, name or number
+    r"(?<![\w'’.–-])(?<![A-Z]\. )(?:[δ∂]?[B-HJ-Z]|d[A-Z]|[b-zα-ω]|(?<=[a-z,=+·×√] )A|(?<=√)A|(?<=[=−+] )I)"
+    r"(?![^\W²³⁴]|[’'–]|-\w|\.\w|\. [A-Z]\.)"
+)
+_SIDE = rf"(?:{LETTER.pattern}[²³]?|(?<![\w.])\d+(?:,\d{{3}})*(?:\.\d+)?(?![\w%]))"
+FORMULA = re.compile(rf"(?:{_SIDE} [=×·≤≥<>+−] )+{_SIDE}|{LETTER.pattern}")
+
+
+def lettered(text: str) -> list[list[tuple[str, bool]]]:
+    """The text in pieces that have to stay on one line, each in parts that are a letter of the notation, or not.
+
+    "for d = 256 and n × n pairs" has two formulas; prose in between may break at any space.
+    """
+    pieces, last = [], 0
+    for found in FORMULA.finditer(text):
+        if letters := [letter.span() for letter in LETTER.finditer(text, found.start(), found.end())]:
+            if last < found.start():
+                pieces.append([(text[last : found.start()], False)])
+            edges = [found.start(), *(edge for span in letters for edge in span), found.end()]
+            parts = [(text[a:b], k % 2 == 1) for k, (a, b) in enumerate(pairwise(edges))]
+            pieces.append([part for part in parts if part[0]])
+            last = found.end()
+    return [*pieces, [(text[last:], False)]] if last < len(text) or not text else pieces
 
 
 # --------------------------------------------------------------------------------------------------------- papers

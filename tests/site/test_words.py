@@ -47,6 +47,33 @@ def links(text, here="08_sparse_attention.html"):
     return [(piece, where) for piece, where in pieces if where]
 
 
+def italic(text):
+    """The letters of a text in angles; what stays on one line in brackets."""
+    pieces = words.lettered(text)
+    assert "".join(part for piece in pieces for part, _ in piece) == text
+    marked = ["".join(f"<{part}>" if is_letter else part for part, is_letter in piece) for piece in pieces]
+    return "".join(f"[{mark}]" if len(piece) > 1 else mark for piece, mark in zip(pieces, marked, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("so 16 for d = 256, and 2 for d = 4: warm", "so 16 for [<d> = 256], and 2 for [<d> = 4]: warm"),
+        ("the matrix A, n × n. Two rows", "the matrix <A>, [<n> × <n>]. Two rows"),
+        ("at 1,024 < n ≤ 4,096 it is √d or D/H", "at [1,024 < <n> ≤ 4,096] it is √<d> or <D>/<H>"),
+        ("X (n, D), at position i. The next", "<X> (<n>, <D>), at position <i>. The next"),
+        ("K = V. As O(n²) is dY, λ times w′", "[<K> = <V>]. As <O>(<n>²) is <dY>, <λ> times <w>′"),
+        ("A plot of A and M = I. I see a row", "A plot of <A> and [<M> = <I>]. I see a row"),
+        *[
+            (text, text)
+            for text in ("Simon J. D. Prince", "Lecture notes, B.2", "e.g. i.e. x-ray, 4 × 5", "W_q's, w₁", "")
+        ],
+    ],
+)
+def test_letters_of_the_notation_are_italic_and_formulas_stay_on_a_line(text, shown):
+    assert italic(text) == shown
+
+
 @pytest.mark.parametrize(
     ("tag", "anchors"),
     [
