@@ -169,11 +169,7 @@ def test_what_it_remembers_has_no_square():
 
 def test_bad_input_is_refused():
     Q, K, V = arrays()
-    with pytest.raises(TypeError, match="should have one dtype"):
-        flash_attention(Q, K.astype(np.float32), V)
     with pytest.raises(ValueError, match="mask: shape"):
         flash_attention(Q, K, V, mask=causal_mask(N, N))
     with pytest.raises(ValueError, match=r"sink: shape \(3,\) does not broadcast"):
         flash_attention(Q, K, V, np.ones(3))
-    with pytest.raises(ValueError, match="block: 0 should be at least 1"):
-        flash_attention(Q, K, V, block=0)

@@ -89,11 +89,6 @@ def test_weights_too_large_for_exp():
     assert whole == pytest.approx(1000 + math.log(2))
 
 
-def test_mixed_dtypes_are_refused():
-    with pytest.raises(TypeError, match="Y, L: should have one dtype"):
-        merge(np.ones((2, 3, 4)), np.ones((2, 3), np.float32))
-
-
 def test_nothing_at_all():
     """Of no part, and of parts that saw nothing: no NaN, and nothing goes back."""
     (Y, L), pullback = merge(np.ones((2, 3, 4)), np.full((2, 3), -np.inf))

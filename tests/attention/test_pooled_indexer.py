@@ -343,10 +343,7 @@ def test_the_same_numbers_as_in_transformers(block, window, chosen, narrow, tier
 
 def test_what_can_not_be_chosen_is_refused():
     for options, says in (
-        ({"chosen": 0}, "chosen: 0"),
-        ({"small": 0}, "small: 0"),
         ({"narrow": 1}, "narrow: 1 should be at least 2"),
-        ({"weight": -1.0}, "weight"),
         ({"rotary": 3}, "rotary: 3 should be even"),
     ):
         with pytest.raises(ValueError, match=says):
@@ -372,8 +369,6 @@ def test_what_does_not_fit_is_refused():
             chosen_rows_attention(Q, C, E, sink, wrong, window=W)
     with pytest.raises(ValueError, match="Q: 11 queries for 10 keys"):
         chosen_rows_attention(Q, C[:, 1:], E, sink, chosen, window=W)
-    with pytest.raises(TypeError, match="one dtype"):
-        chosen_rows_attention(Q, C, E.astype(np.float32), sink, chosen, window=W)
     with pytest.raises(ValueError, match="beta: 3 rows, but there is one for each place in two blocks"):
         pool_pairs(C, C, np.zeros((3, 2)))
     with pytest.raises(ValueError, match="beta: 0 rows, but there is one for each place in two blocks"):

@@ -207,8 +207,6 @@ def test_what_does_not_fit_is_refused():
                 paged_attention(Q, state._replace(pages=pages))
     with pytest.raises(ValueError, match="page: Window has a cache of its own"):
         SoftmaxAttention(Window(3), page=4)
-    with pytest.raises(ValueError, match="page: 0 should be at least 1"):
-        SoftmaxAttention(page=0)
     rows = [X.astype(np.float32) for X in (K, K, V)]
     with pytest.raises(ValueError, match=r"^state\.pages\.0\.K: float64 .* should be float32"):
         SoftmaxAttention(page=4).step(NoParams(), *rows, state=state)

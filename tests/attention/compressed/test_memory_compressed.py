@@ -234,7 +234,6 @@ def test_a_state_is_a_block_for_each_stride():
         ({3: np.ones((H, 0, D))}, TypeError, "theta"),
         ({3: np.ones((H + 1, S, D))}, TypeError, "theta_k"),
         ({6: None}, TypeError, "null_k, null_v"),
-        ({0: np.ones((B, H, N, D), np.float32)}, TypeError, "dtype"),
     ],
 )
 def test_what_does_not_fit(change, error, message):
@@ -246,12 +245,3 @@ def test_what_does_not_fit(change, error, message):
 def test_a_mask_of_pairs():
     with pytest.raises(ValueError, match=r"mask: shape .* a block of keys has no score for a pair"):
         memory_compressed_attention(*arrays(True), mask=np.ones((N, M), bool))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"stride": 0}, "stride: 0"), ({"convolution": "half"}, "convolution: no \"half\"|no 'half'")],
-)
-def test_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        MemoryCompressed(H, D, **options)

@@ -19,7 +19,6 @@ from minitransformer.attention.linear import (
     relu_features,
     trigonometric_features,
 )
-from minitransformer.models import LanguageModel
 from tests.pieces import in_pieces
 
 pytestmark = pytest.mark.usefixtures("definitions")
@@ -359,12 +358,6 @@ def test_options(rng):
     W = Performer(2, 4, rows=6, same_length=True).init(rng, np.float64).W
     assert np.allclose(np.linalg.norm(W, axis=-1), 2)
     assert Performer(2, 1).drawn == 1
-    with pytest.raises(ValueError, match="kind: no 'cosine'; there are positive, hyperbolic"):
-        Performer(2, 4, kind="cosine")
-    with pytest.raises(ValueError, match="rows: 0 should be at least 1"):
-        Performer(2, 4, rows=0)
-    with pytest.raises(ValueError, match="redraw: 0 should be at least 1"):
-        LanguageModel(attention="performer:redraw=0")
 
 
 @every
@@ -421,8 +414,6 @@ def test_what_does_not_fit(rng):
         performer_attention(Q[0, 0], K[0, 0], V[0, 0], W=rng.standard_normal((H, ROWS, D)))
     with pytest.raises(TypeError, match="'W'"):
         performer_attention(Q, K, V, W=rng.standard_normal((ROWS, D + 1)))
-    with pytest.raises(TypeError, match="dtype"):
-        performer_attention(Q, K, V, W=rng.standard_normal((ROWS, D)).astype(np.float32))
     with pytest.raises(ValueError, match="kind: no 'cosine'"):
         performer_attention(Q, K, V, W=rng.standard_normal((ROWS, D)), kind="cosine")
     core = Performer(H + 1, D)

@@ -175,12 +175,8 @@ def test_spans_shrink_as_the_penalty_grows():
 
 def test_what_is_refused():
     Q, K, V = heads()
-    with pytest.raises(ValueError, match="ramp: 0 should be at least 1"):
-        adaptive_span_attention(Q, K, V, Z, ramp=0)
     with pytest.raises(ValueError, match=r"Q: \d+ queries for 5 keys: should be at most 5"):
         adaptive_span_attention(Q, K[:, :, :5], V[:, :, :5], Z)
-    with pytest.raises(TypeError, match="should have one dtype"):
-        adaptive_span_attention(Q, K, V, Z.astype(np.float32))
     with pytest.raises(
         ValueError, match=r"bias: shape \(3, 2\) does not broadcast to the shape of one number for each offset"
     ):
@@ -189,9 +185,6 @@ def test_what_is_refused():
         core()(SpanParams(Z / N), Q[:, :2], K[:, :2], V[:, :2])
     with pytest.raises(ValueError, match="AdaptiveSpan is always causal"):
         core()(SpanParams(Z / N), Q, K, V, causal=False)
-    for wrong in ({"ramp": 0}, {"limit": 0}, {"penalty": -1.0}, {"penalty": math.nan}):
-        with pytest.raises(ValueError, match=r"should be at least [01]|should be a number"):
-            AdaptiveSpan(H, N, **wrong)
 
 
 def test_the_furthest_head_decides_what_is_read(tier):

@@ -180,13 +180,13 @@ def test_a_mask_of_pairs_hides_a_key_in_every_branch():
 
 def test_what_is_refused():
     Q, K, V, gates = arrays()
-    for wrong in ({"block": 0}, {"chosen": 0}, {"window": 0}, {"K": K[..., :5, :], "V": V[..., :5, :]}):
-        with pytest.raises(ValueError, match=f"^({next(iter(wrong))}: 0 should be at least 1|Q: {N} queries)"):
-            nsa_attention(**{"Q": Q, "K": K, "V": V, "gates": gates, **wrong})
+    with pytest.raises(ValueError, match=r"^window: 0 should be at least 1"):
+        nsa_attention(Q, K, V, gates, window=0)
+    with pytest.raises(ValueError, match=f"^Q: {N} queries"):
+        nsa_attention(Q, K[..., :5, :], V[..., :5, :], gates)
     with pytest.raises(ValueError, match="heads that share keys should have the same"):
         nsa_attention(Q, K, V, gates, mask=np.random.default_rng(0).random((H, N, N)) < 0.5)
     with pytest.raises(TypeError, match="gates"):
         nsa_attention(Q, K, V, gates[..., :2])
-    for wrong in ({"block": 0}, {"chosen": 0}, {"window": 0}):
-        with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: 0 should be at least 1"):
-            NSA(**wrong)
+    with pytest.raises(ValueError, match=r"^window: 0 should be at least 1"):
+        NSA(window=0)

@@ -249,13 +249,10 @@ def test_why_it_is_not_causal():
 
 def test_what_is_refused():
     Q, K, V, R = heads()
-    for wrong in ({"block": 0}, {"temperature": 0.0}, {"cut": 0}):
-        with pytest.raises(ValueError, match=rf"^{next(iter(wrong))}: .* should be (at least [01]|above 0)"):
-            sinkhorn_attention(Q, K, V, R, **wrong)
+    with pytest.raises(ValueError, match=r"^temperature: 0\.0 should be above 0"):
+        sinkhorn_attention(Q, K, V, R, temperature=0.0)
     with pytest.raises(ValueError, match="R: 4 blocks, but 11 rows in blocks of 4 are 3"):
         sinkhorn_attention(Q, K, V, R, block=4)
-    with pytest.raises(ValueError, match="iterations: 0"):
-        sinkhorn_attention(Q, K, V, R, block=BLOCK, iterations=0)
     with pytest.raises(ValueError, match="a mask can hide keys"):
         sinkhorn_attention(Q, K, V, R, block=BLOCK, mask=np.ones((N, N), bool))
     core = Sinkhorn(H, D, 10, block=BLOCK)
@@ -263,6 +260,3 @@ def test_what_is_refused():
         core(some(core), Q, K, V)
     with pytest.raises(ValueError, match="5 keys for 11 queries"):
         core(some(core), Q, K[..., :5, :], V[..., :5, :])
-    for wrong in ({"block": 0}, {"iterations": 0}, {"cut": 0}, {"temperature": -1.0}):
-        with pytest.raises(ValueError, match=rf"^{next(iter(wrong))}: .* should be (at least [01]|above 0)"):
-            Sinkhorn(H, D, 10, **wrong)
