@@ -157,14 +157,6 @@ def test_the_core_is_the_function_of_pairs_of_heads(dtype):
     assert close(pullback.A.sum(-1), np.full((B, H // 2, 9), 1 - lambda_, dtype))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("padded", [False, True])
-def test_gradient_of_the_core(causal, padded):
-    core, *arrays = core_and_arrays(10)
-    mask = padding_mask(np.array([9, 6]), 9)[:, None] if padded else None
-    check_pullback(partial(core, causal=causal, mask=mask), *arrays, entries=20)
-
-
 def test_lambda_begins_near_its_first_value():
     """In the mean, for the vectors are drawn; and every layer of the paper has a first value of its own."""
     rng, begins = np.random.default_rng(11), []

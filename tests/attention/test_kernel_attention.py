@@ -298,13 +298,6 @@ def test_the_core_is_the_function_of_features(causal, rng):
     assert features.init(rng) == KernelAttention().init(rng) == NoParams()
 
 
-@pytest.mark.parametrize("mask", [None, PADDING], ids=["", "padding"])
-@pytest.mark.parametrize("causal", [False, True])
-def test_gradient_of_the_core(causal, mask, rng):
-    core = partial(KernelAttention(), causal=causal, mask=mask)
-    check_pullback(core, NoParams(), *heads(rng), entries=20)
-
-
 def test_a_hidden_key_is_not_there(rng):
     """Neither its features nor its value, whatever stands there, NaN included; and nothing is sent back to it."""
     Q, K, V = heads(rng)

@@ -20,7 +20,7 @@ from minitransformer.attention import (
 from minitransformer.functional import rms_norm
 from minitransformer.models import LanguageModel
 from minitransformer.positions import RoPE
-from minitransformer.pullback import random_like, tree_items, tree_map
+from minitransformer.pullback import random_like, tree_items
 from tests.pieces import in_pieces
 from tests.waves import waves
 
@@ -263,10 +263,3 @@ def test_what_does_not_fit_is_refused():
 def test_the_base_is_that_of_the_angles():
     layer = Latent(24, 3, rotary=4, base=50.0)
     np.testing.assert_array_equal(layer.rotate.angles(9)[0], np.arange(9)[:, None] * 50.0 ** np.array([0, -1 / 2]))
-
-
-def test_float32_stays():
-    layer = LAYERS["queries of a latent"]
-    params = tree_map(lambda a: a.astype(np.float32), some(layer))
-    Y, pullback = layer(params, np.ones((3, 24), np.float32))
-    assert {a.dtype for _, a in tree_items((Y, pullback(Y)))} == {np.dtype(np.float32)}

@@ -308,16 +308,6 @@ def test_a_long_text_leaves_two_rows_for_each_block_behind():
     assert all(part.base is None for part in (state.E, state.Z, state.E_i, state.Z_i)), "views hold all 203 rows"
 
 
-def test_two_ways_to_go_on_from_one_state_do_not_meet():
-    layer, (X, other) = LAYERS["small"], rows(20, (20, 24), (4, 24))
-    params = some(layer)
-    _, state = layer.step(params, X[:13])
-    first, _ = layer.step(params, X[13:], state)
-    layer.step(params, other, state)
-    again, _ = layer.step(params, X[13:], state)
-    np.testing.assert_array_equal(first, again)
-
-
 # ------------------------------------------------------------------------------------------------ DeepSeek's own
 
 
@@ -389,13 +379,6 @@ def test_what_does_not_fit_is_refused():
             ValueError, match=r"state: blocks, last rows and what waits .* should all be of [89] tokens"
         ):
             layer.step(some(layer), np.zeros((2, 1, 24)), other)
-
-
-def test_float32_stays():
-    layer = LAYERS["small"]
-    params = tree_map(lambda a: a.astype(np.float32), some(layer))
-    Y, pullback = layer(params, np.ones((7, 24), np.float32))
-    assert {a.dtype for _, a in tree_items((Y, with_added(pullback, 1.0)(Y)))} == {np.dtype(np.float32)}
 
 
 def test_a_text_without_a_complete_block_is_a_window_alone(tier):

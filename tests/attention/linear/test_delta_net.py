@@ -60,12 +60,6 @@ def test_features_and_the_delta_rule_in_loops(nu):
                 assert np.isclose(Y[sample, head, t, i], wanted, rtol=1e-10, atol=1e-14)
 
 
-@pytest.mark.parametrize("mask", [None, padding_mask(np.array([N, 4]), N)[:, None]], ids=["", "padding"])
-@pytest.mark.parametrize("name", ["delta:nu=1", "delta:nu=3,reach=2", "delta:reach=1.5"])
-def test_gradient(name, mask):
-    check_pullback(partial(attention_of(name, SIZES), mask=mask), NoParams(), *heads(1), entries=20)
-
-
 def test_keys_of_one_corner_are_corrected_and_others_are_not_disturbed():
     """φ of keys with no common pair of signs are at right angles: what is written under one is not read by the other."""
     core = DeltaRule(nu=1)
