@@ -263,13 +263,9 @@ def test_parts_of_one_width():
     ("options", "message"),
     [
         ({"heads": 4}, "width: 6 is not divisible into 4 heads"),
-        ({"hidden": 0}, "(width|hidden): 0 should be at least 1"),
-        ({"order": "sandwich"}, "order: no 'sandwich'; there are pre, post"),
         ({"norm": "batch"}, "norm: no 'batch'; there are layer, layer_eps_outside, rms"),
         ({"norm": "rms:eps=-1.0"}, "eps: -1.0 should be at least 0"),
-        ({"ffn": "swish"}, "ffn: no 'swish'; there are relu"),
         ({"dropout": 1.0}, r"dropout: 1.0 should be in \[0, 1\)"),
-        ({"dropout": -0.1}, r"dropout: -0.1 should be in \[0, 1\)"),
     ],
 )
 def test_bad_options_are_refused(options, message):
@@ -287,8 +283,6 @@ def test_bad_input_is_refused(rng):
     decoder = Block.of(D, 2, 7, cross=True)
     with pytest.raises(TypeError, match="parameter 'Z'"):
         decoder(decoder.init(rng, np.float64), X, Z[:1])
-    with pytest.raises(TypeError, match="should have one dtype"):
-        block(params, X.astype(np.float32))
     with pytest.raises(ValueError, match=r"mask: shape \(4, 5\) does not broadcast"):
         block(params, X, mask=np.ones((N, N + 1), bool))
     with pytest.raises(ValueError, match="should have the axes"):

@@ -142,9 +142,6 @@ def test_a_model_with_outputs_of_another_kind_does_not_write(outputs, rng):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": -0.1}, "temperature: -0.1 should be at least 0"),
-        ({"temperature": float("nan")}, "temperature: nan should be a number"),
-        ({"top_k": 0}, "top_k: 0 should be at least 1"),
         ({"top_p": 0.0}, r"top_p: 0.0 should be in \(0, 1\]"),
         ({"top_p": 1.1}, r"top_p: 1.1 should be in \(0, 1\]"),
     ],
@@ -448,8 +445,6 @@ def test_bad_input_is_refused():
         generate(LM, PARAMS, PROMPT[:0], 3, rng=seeded())
     with pytest.raises(ValueError, match="prompt: 7 is outside the vocabulary 0 … 6"):
         generate(LM, PARAMS, np.array([1, 7]), 3, rng=seeded())
-    with pytest.raises(ValueError, match="steps: -1 should be at least 0"):
-        generate(LM, PARAMS, PROMPT, -1, rng=seeded())
     for prompt in (PROMPT.astype(float), PROMPT.tolist(), PROMPT[None], "text"):
         with pytest.raises(TypeError, match=r"parameter 'prompt'|prompt: .* should be"):
             generate(LM, PARAMS, prompt, 3, rng=seeded())

@@ -52,21 +52,10 @@ def test_initial_parameters_do_nothing_but_normalise(kind, rng):
     assert np.allclose((Y**2).mean(-1), 1, rtol=1e-3)
 
 
-def test_bad_options_are_refused():
-    with pytest.raises(ValueError, match="kind: no 'batch'; there are layer,"):
-        Norm(5, "batch")
-    with pytest.raises(ValueError, match="width: 0 should be at least 1"):
-        Norm(0)
-    with pytest.raises(ValueError, match=r"eps: -0.1 should be at least 0"):
-        Norm(5, eps=-0.1)
-
-
 def test_bad_input_is_refused(rng):
     norm = Norm(5)
     with pytest.raises(TypeError, match="parameter 'X'"):
         norm(norm.init(rng, np.float64), X[..., :4])
-    with pytest.raises(TypeError, match="X, gamma, beta: should have one dtype, got float64, float32, float32"):
-        norm(norm.init(rng), X)
     for function in (norm, norm.value):  # the parameters of an RMS norm
         with pytest.raises(TypeError, match=r"params\.beta: should be an array"):
             function(NormParams(np.ones(5)), X)

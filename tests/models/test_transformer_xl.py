@@ -260,12 +260,6 @@ def test_the_context_that_is_reached(layers, segment, memory):
         assert reach(layers, segment, memory) == layers * memory
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("layers", (-1, 4, 4)), ("segment", (1, 0, 4)), ("memory", (2, 4, -1))])
-def test_sizes_that_no_stack_can_have_are_refused(name, sizes):
-    with pytest.raises(ValueError, match=name):
-        reach(*sizes)
-
-
 # ---------------------------------------------------------------------------------------- writing, reading on
 
 
@@ -455,8 +449,6 @@ def test_what_can_not_be():
         model_of(positions="none", attention="softmax:page=16")
     with pytest.raises(ValueError, match="positions: the angles of this RoPE change with the length"):
         model_of(positions=RoPE(D // H, scaling=DynamicNTK(1.0, 16)))
-    with pytest.raises(ValueError, match="memory: -1 should be at least 0"):
-        model_of(-1)
 
 
 def test_a_memory_that_does_not_fit_is_refused():

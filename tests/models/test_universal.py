@@ -547,11 +547,5 @@ def test_what_can_not_be():
         UniversalStack((Block.of(D, H, 10, cross=True),) * 2)
     with pytest.raises(ValueError, match="width: sines and cosines come in pairs, and 13 is not an even number"):
         LanguageModel(40, 24, 13, 1, 1, 10, stack="universal", positions="none")
-    with pytest.raises(ValueError, match="halting: no 'sometimes'; there are fixed, basic, accumulated"):
-        model_of("sometimes")
-    with pytest.raises(ValueError, match=r"ponder: -1.0 should be at least 0"):
-        model_of(ponder=-1.0)
     with pytest.raises(ValueError, match=r"p: shape \(0, 3\) should have at least one step"):
         halting(np.zeros((0, 3)))
-    with pytest.raises(TypeError, match="w, H: should have one dtype"):
-        combine(np.ones((2, 3)), np.ones((2, 3, 4), np.float32))

@@ -187,8 +187,6 @@ def test_what_it_says_about_itself():
     ("make", "message"),
     [
         (lambda: DeBERTa(12, 5, 4), "width: 12 is not divisible into 5 heads"),
-        (lambda: DeBERTa(12, 3, 0), "span: 0 should be at least 1"),
-        (lambda: DeBERTa(12, 3, 4, index="v1"), "index: no 'v1'; there are paper, code"),
         (lambda: DeBERTa(12, 3, 4, buckets=1), "buckets: 1 should be at least 2, half of it below 3, the longest"),
         (lambda: DeBERTa(12, 3, 4, buckets=6), "buckets: 6 should be at least 2, half of it below 3, the longest"),
         (lambda: deberta_buckets(np.arange(9), buckets=1, longest=9), "buckets: 1 should be at least 2"),
@@ -221,5 +219,3 @@ def test_wrong_shapes_and_types_are_refused(rng):
         attend(encoding, params._replace(W_qr=None), Q, K, V)
     with pytest.raises(TypeError, match=r"params\.W_qr: should be None, is an array \(12, 12\)"):
         attend(DeBERTa(12, 3, 4, terms=("c2p",)), params, Q, K, V)
-    with pytest.raises(TypeError, match="should all be float32, or all float64"):
-        attend(encoding, params._replace(P=params.P.astype(np.float32)), Q, K, V)

@@ -55,8 +55,6 @@ def test_in_a_model_and_what_is_refused(rng):
     params = model.init(rng)
     with pytest.raises(ValueError, match="K: 65 pixels, and the table is for 16 rows of 4"):
         model(params, np.zeros(65, int))
-    with pytest.raises(ValueError, match="columns: 0 should be at least 1"):
-        GridScalars(2, 64, 0)
     with pytest.raises(ValueError, match="memory"):
         LanguageModel(positions="grid", stack="transformer-xl:memory=8")
     with pytest.raises(ValueError, match="n: 3 queries for 2 keys: should be at most 2"):

@@ -151,5 +151,3 @@ def test_bad_input():
         lstm(params, X, h_0, rng.standard_normal((2, d + 1)))
     with pytest.raises(TypeError, match="X, s_0: should have one dtype, got float64, float32"):
         lstm(params, X, None, s_0.astype(np.float32))
-    with pytest.raises(ValueError, match="at least 1"):
-        LSTM(3, 0)

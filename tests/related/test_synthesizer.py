@@ -9,7 +9,6 @@ import pytest
 import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_map, tree_size
 from minitransformer.attention import MultiHeadAttention, attend, attention_of, dot_product_attention
-from minitransformer.models import LanguageModel
 from minitransformer.positions import T5Bias
 from minitransformer.pullback import tree_bytes
 from minitransformer.related import Synthesizer, SynthesizerParams
@@ -232,9 +231,6 @@ def test_a_longer_text_is_refused_by_name():
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="learned: False is for random logits, and 'dense' ones come from a network"):
         core("dense", learned=False)
-    for wrong, message in {"kind=sparse": "kind: no 'sparse'", "mixture=product": "mixture: no 'product'"}.items():
-        with pytest.raises(ValueError, match=message):
-            LanguageModel(attention=f"synthesizer:{wrong}")
     part, (Q, K, V) = core("random"), heads(9)
     with pytest.raises(ValueError, match="Q: 9 queries"):
         part(some(part), Q, K[..., :7, :], V[..., :7, :])
