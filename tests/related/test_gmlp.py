@@ -137,17 +137,6 @@ def test_what_stands_above_the_diagonal_of_a_causal_matrix_counts_for_nothing():
     assert ((dparams.M != 0) == np.tri(5)).all()
 
 
-@forms
-def test_padding_is_hidden_before_anything_is_mixed(form):
-    layer = GMLP(6, 5, form)
-    params, mask = some(layer), padding_mask(np.array([5, 2, 4]), 5)[:, None]
-    other = X.copy()
-    other[:, 1, 2:] = np.nan
-    Y, _ = layer(params, X, mask=mask)
-    assert np.array_equal(layer(params, other, mask=mask)[0][:, 1, :2], Y[:, 1, :2])
-    assert np.allclose(Y[:, 1, :2], layer(params, X[:, 1, :2])[0], rtol=1e-12)  # as if the text ended there
-
-
 # ------------------------------------------------------------------------------------------------ in models
 
 

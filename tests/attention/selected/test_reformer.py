@@ -246,25 +246,6 @@ def test_the_core_draws_rotations_from_its_seed_or_from_a_generator():
     assert core.looks_ahead
 
 
-def test_what_is_hidden_takes_no_part():
-    """Wherever it stands, and be it NaN: as if it had not been there."""
-    Q, V = heads()
-    there = np.arange(N) % 4 != 2
-    core = Reformer(2, 4, 4)
-    Y, pullback = core(NoParams(), Q, Q, V, causal=True, mask=there[None])
-    without, _ = core(NoParams(), Q[..., there, :], Q[..., there, :], V[..., there, :], causal=True)
-    np.testing.assert_allclose(Y[..., there, :], without, rtol=1e-11, atol=1e-14)
-    assert not Y[..., ~there, :].any()
-    Q, V = Q.copy(), V.copy()
-    Q[..., ~there, :], V[..., ~there, :] = np.nan, np.nan
-    Z, again = core(NoParams(), Q, Q, V, causal=True, mask=there[None])
-    np.testing.assert_array_equal(Y, Z)
-    dY = np.ones_like(Y)
-    for a, b in zip(pullback(dY)[1:], again(dY)[1:], strict=True):
-        np.testing.assert_array_equal(a, b)
-        assert not b[..., ~there, :].any()
-
-
 def test_what_is_refused():
     Q, V = heads()
     with pytest.raises(ValueError, match="mask: shape"):

@@ -202,21 +202,6 @@ def test_centroids_start_on_the_sphere_and_get_no_gradient():
     assert MultiHeadAttention(H * D, H, core=core).untrained == ("core.centroids",)
 
 
-def test_what_is_hidden_takes_no_part():
-    Q, K, V = heads()
-    there = np.arange(N) % 4 != 2
-    core, params = Routing(H, D, N, C, W), RoutingParams(centroids())
-    Y, _ = core(params, Q, K, V, mask=there[None])
-    without, _ = core(params, *(X[..., there, :] for X in (Q, K, V)))
-    np.testing.assert_allclose(Y[..., there, :], without, rtol=1e-10, atol=1e-13)
-    assert not Y[..., ~there, :].any()
-    for X in (Q, K, V):
-        X[..., ~there, :] = np.nan
-    Z, pullback = core(params, Q, K, V, mask=there[None])
-    np.testing.assert_array_equal(Y, Z)
-    assert all(np.isfinite(d).all() for d in pullback(np.ones_like(Y))[1:])
-
-
 def test_what_is_refused():
     Q, K, V = heads()
     for wrong in ({"window": 0}, {"window": W, "Q": np.concatenate([Q, Q], -2)}):
