@@ -5,6 +5,7 @@ import numpy as np
 from minitransformer.attention import Core, Mixer, padding_mask
 from minitransformer.attention.core import Part
 from minitransformer.backend import backend
+from minitransformer.checks import must_be_pair
 from minitransformer.contract.parts import (
     N,
     can,
@@ -102,12 +103,14 @@ def hidden_reaches_nothing(core: Core, *, causal: bool, tier: str) -> None:
             arrays = heads_for(core, 20)
             for X in arrays[2:3] if core.queries_are_keys else arrays[1:3]:
                 X[1, :, 15:] = value
-            Y, pullback = core(some(core), *arrays, causal=causal, mask=mask, rng=None)
+            returned = core(some(core), *arrays, causal=causal, mask=mask, rng=None)
+            Y, pullback = must_be_pair(returned, f"{type(core).__name__}:")
             found.append(dict(tree_items({"Y": Y, "gradients": pullback(dY)})))
     for value, other in zip(values[1:], found[1:], strict=True):
         for path, array in found[0].items():
             same = np.allclose(other[path], array, rtol=1e-7, atol=1e-11, equal_nan=True)
-            keep(same, f"{value} in keys and values that the mask hides changes {path}, {way(causal)}")
+            what = f"{value} in keys and values that the mask hides changes {path}, {way(causal)}"
+            keep(same, f"{what} (those_seen, in minitransformer/arrays.py, makes them zero, before anything is made of them)")
 
 
 def nothing_to_see(part: Part, *, causal: bool, tier: str) -> None:

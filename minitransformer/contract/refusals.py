@@ -25,7 +25,8 @@ def refuses(part: Part) -> None:
     refused(call(np.ones(X.shape, int)), "X of whole numbers", kinds=TypeError)
     if tree_leaves(params):  # a layer with nothing to learn takes either
         refused(call(X.astype(np.float32)), "X in float32, parameters in float64", kinds=TypeError)
-    refused(call(X, mask=np.ones((2, 1, 1, 4), bool)), "a mask for 4 keys of 5", "mask", ValueError)
+    said = "a mask for 4 keys of 5 (must_broadcast, in minitransformer/arrays.py, refuses it)"
+    refused(call(X, mask=np.ones((2, 1, 1, 4), bool)), said, "mask", ValueError)
     if not can(part, not causal):
         said = f"causal={not causal}, with causal = {part.causal!r} in its class (self.refuse(causal=causal) does it)"
         refused(call(X, not causal), said, "causal", ValueError)

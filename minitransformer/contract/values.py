@@ -13,6 +13,7 @@ from minitransformer.attention.block_sparse import TILE
 from minitransformer.attention.core import Part
 from minitransformer.backend import available, backend
 from minitransformer.checker import GradientError, check_pullback
+from minitransformer.checks import must_be_pair
 from minitransformer.contract.parts import (
     LONGEST,
     Broken,
@@ -77,7 +78,7 @@ def form_is_kept(core: Core, *, causal: bool, dtype: type) -> None:
     """Y and all gradients of a core, called without a mixer, have the shape and dtype of what they belong to."""
     arrays = [X.astype(dtype) for X in heads_for(core, 9)]
     given = {"params": some(core, dtype), **dict(zip(("Q", "K", "V", *core.streams), arrays, strict=True))}
-    Y, pullback = core(*given.values(), causal=causal, mask=None, rng=None)
+    Y, pullback = must_be_pair(core(*given.values(), causal=causal, mask=None, rng=None), f"{type(core).__name__}:")
     wanted = arrays[2].shape
     keep(Y.shape == wanted, f"Y has the shape {Y.shape} instead of {wanted}")
     keep(Y.dtype == dtype, f"Y is {Y.dtype}, for {np.dtype(dtype)}")
@@ -104,7 +105,7 @@ def gradients(part: Part, *, causal: bool, n: int, padded: bool) -> None:
     if isinstance(part, Core):
         given = {"params": some(part), **dict(zip(("Q", "K", "V", *part.streams), heads_for(part, n), strict=True))}
         before = tree_map(np.copy, given)
-        Y, pullback = part(*given.values(), causal=causal, mask=None, rng=None)
+        Y, pullback = must_be_pair(part(*given.values(), causal=causal, mask=None, rng=None), f"{type(part).__name__}:")
         dY = np.ones_like(Y)
         pullback(dY)
         keep((dY == 1).all(), "dY: changed by the pullback")
