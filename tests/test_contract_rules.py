@@ -271,7 +271,9 @@ class Room(NamedTuple):
     V: np.ndarray
 
 
-@wrong("What does not fit is refused", r"a mask for 4 keys of 5 \(must_broadcast, .*\): the error should speak of 'mask'")
+@wrong(
+    "What does not fit is refused", r"a mask for 4 keys of 5 \(must_broadcast, .*\): the error should speak of 'mask'"
+)
 class LetsTheMaskThrough(Right):
     def seen(self, Q, K, causal, mask):
         seen = np.ones((Q.shape[-2], K.shape[-2]), bool) if mask is None else mask

@@ -110,7 +110,10 @@ def hidden_reaches_nothing(core: Core, *, causal: bool, tier: str) -> None:
         for path, array in found[0].items():
             same = np.allclose(other[path], array, rtol=1e-7, atol=1e-11, equal_nan=True)
             what = f"{value} in keys and values that the mask hides changes {path}, {way(causal)}"
-            keep(same, f"{what} (those_seen, in minitransformer/arrays.py, makes them zero, before anything is made of them)")
+            keep(
+                same,
+                f"{what} (those_seen, in minitransformer/arrays.py, makes them zero, before anything is made of them)",
+            )
 
 
 def nothing_to_see(part: Part, *, causal: bool, tier: str) -> None:
