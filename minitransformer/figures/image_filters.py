@@ -63,7 +63,7 @@ def draw(data: ImageFilters) -> Figure:
         ("36 × 31 pixels", data.picture, 0, 1, "gray"),
         ("blurred by nine heads", data.by_heads["blur"], 0, 1, "gray"),
         ("edges, by nine heads", data.by_heads["edges"], -0.6, 0.6, "gray"),
-        ("heads and zero padding differ", apart, 0, 1, "viridis"),
+        ("heads and zero padding differ", np.ma.masked_less(apart, 1e-9), 0, 1, "Oranges"),
     )
     for ax, (title, picture, low, high, colours) in zip(axes.flat, panels, strict=True):
         image = ax.imshow(picture, vmin=low, vmax=high, cmap=colours)
