@@ -57,7 +57,7 @@ def draw(data: LongText) -> Figure:
         ends.append((looks[-1], name, color))
     place = -np.inf
     for end, name, color in sorted(ends):  # one above the other, where lines end close together
-        place = max(end, place + 0.19)
+        place = max(end, place + 0.125)
         ax.annotate(name, (data.steps[-1], place), (8, 0), textcoords="offset points", va="center", color=color)
-    ax.set(xlabel="step", ylabel="bits per byte", xlim=(0, data.steps[-1]))
+    ax.set(xlabel="step", ylabel="bits per byte", xlim=(0, data.steps[-1]), ylim=(2.2, 5))
     return fig
