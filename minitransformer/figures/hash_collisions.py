@@ -84,6 +84,12 @@ def draw(data: HashCollisions) -> Figure:
     for edge in np.arange(data.chunk, n, data.chunk) + 0.5:
         axes[2].axhline(edge, color="0.75", linewidth=1, linestyle="-")
         axes[2].axvline(edge, color="0.75", linewidth=1, linestyle="-")
+    for bucket in np.unique(data.bucket):
+        first, *_, last = np.flatnonzero(data.bucket[data.order] == bucket) + 1
+        right = first < n / 2
+        place = (last + 1.5 if right else first - 1.5, (first + last) / 2)
+        name, ground = f"bucket {bucket + 1 - data.bucket.min()}", {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        axes[2].text(*place, name, ha="left" if right else "right", va="center", bbox=ground)
     for ax in axes[1:]:
         ax.set(xticks=(1, n // 2, n), yticks=(1, n // 2, n), ylabel="query", xlabel="key")
     return fig

@@ -38,11 +38,11 @@ def draw(data: SpanPenalty) -> Figure:
         above.plot(beside, z, "osD"[layer], color=f"C{layer}", markersize=6, alpha=0.6)
         above.plot([], [], "osD"[layer], color=f"C{layer}", label=f"layer {layer + 1}")
     above.plot(places, data.spans.mean((1, 2, 3)), color="0.2", label="mean")
-    below.axhspan(data.dense.min(), data.dense.max(), color="0.85", label="dense")
+    below.axhspan(data.dense.min(), data.dense.max(), color="0.85")
+    below.text(places[-1], data.dense.mean(), "dense attention", ha="right", va="center")
     below.plot(places, data.bits, "o", color="C0", markersize=8)
     above.set(ylabel="span z, bytes")
     below.set(xlabel="penalty λ", ylabel="bits per byte")
     below.set_xticks(places, ["0", *(f"$10^{{{np.log10(p):.0f}}}$" for p in data.penalties[1:])])
     above.legend()
-    below.legend()
     return fig
