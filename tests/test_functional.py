@@ -274,8 +274,6 @@ def test_a_gate_that_is_refused():
         gated(X, X, "tanh")
     with pytest.raises(TypeError, match="B"):
         gated(X, X[..., :4])
-    with pytest.raises(TypeError, match="float32"):
-        gated(X, X.astype("f4"))
     with pytest.raises(TypeError, match="b_2"):
         glu(X, U_1, U_2, B_1, B_2[:3])
 
@@ -328,8 +326,6 @@ def test_linear_refuses_what_does_not_fit():
         linear(X, W, b[:3])
     with pytest.raises(TypeError, match="parameter 'X'"):
         linear(X.astype(int), W)
-    with pytest.raises(TypeError, match="X, W, b: should have one dtype, got float64, float32, float64"):
-        linear(X, W.astype(np.float32), b)
 
 
 def test_embedding_gradient():

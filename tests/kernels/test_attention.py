@@ -177,41 +177,6 @@ def test_a_gradient_is_written_row_by_row_whatever_the_order_of_the_arguments():
 # ----------------------------------------------------------------------------------------------- gradients
 
 
-@pytest.mark.parametrize(
-    ("batch", "n", "m", "options"),
-    [
-        ((2, 3), 5, 7, {}),
-        ((2,), 6, 6, {"causal": True}),
-        ((), 5, 9, {"causal": True, "scale": 0.7}),
-        ((2, 3), 9, 5, {"causal": True}),
-        ((2, 2), 4, 6, {"mask": np.random.default_rng(0).random((2, 1, 4, 6)) < 0.6}),
-        ((2,), 70, 67, {"causal": True, "mask": np.random.default_rng(1).random((2, 1, 67)) < 0.8}),
-    ],
-)
-def test_the_pullback_is_the_derivative(batch, n, m, options):
-    Q, K, V, _ = random_inputs(6, batch, n, m, 5, 3, "float64")
-
-    def attention(Q, K, V):
-        return dot_product_attention(Q, K, V, **options)
-
-    found = mt.check_pullback(attention, Q, K, V, entries=40)
-    assert found.error < 1e-6
-    assert found.derivatives > 90
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("n", "m"), [(5, 7), (70, 67)])
-def test_the_gradient_of_a_bias_and_of_shared_keys(n, m, causal):
-    Q, K, V, _ = random_inputs(6, (2, 4), n, m, 3, 2, "float64")
-    bias = np.random.default_rng(1).standard_normal((4, n + m - 1))
-
-    def attention(Q, K, V, bias):
-        return dot_product_attention(Q, K, V, bias, causal=causal)
-
-    found = mt.check_pullback(attention, Q, K[:, ::2], V[:, ::2], bias)
-    assert found.error < 1e-6
-
-
 def test_the_pullback_remembers_what_the_equation_needs_and_no_matrix():
     Q, K, V, _ = random_inputs(7, (2,), 100, 90)
     mask = np.random.default_rng(0).random((100, 90)) < 0.5

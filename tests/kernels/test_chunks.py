@@ -102,13 +102,6 @@ def test_features_of_both_signs_without_a_denominator():
     assert_as_defined(*args, causal=True, normalise=False)
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "normalise": False}, {"eps": 0.2}])
-@pytest.mark.parametrize(("n", "m"), [(5, 7), (7, 5), (70, 67)])
-def test_the_pullback_is_the_derivative(n, m, options):
-    FQ, FK, V, _ = random_inputs(3, (2,), n, m, 3, 5)
-    mt.check_pullback(partial(kernel_attention, **options), FQ, FK, V, entries=20)
-
-
 def test_arrays_in_any_memory_order_and_read_only():
     assert_any_memory_order(partial(everything, causal=True), random_inputs(4, (2, 3), 12, 16, 8, 4))
 

@@ -79,15 +79,6 @@ def test_several_blocks_and_several_panels(n, r, dv, dtype, channels):
 
 
 @pytest.mark.parametrize("channels", [False, True])
-@pytest.mark.parametrize(("n", "r", "dv"), [(5, 3, 4), (70, 4, 3)])
-def test_the_pullback_is_the_derivative(n, r, dv, channels):
-    Q, K, V, beta, log_decay, _ = random_inputs(3, (2,), n, r, dv, channels=channels)
-    mt.check_pullback(delta_rule, Q, K, V, beta, entries=30)
-    mt.check_pullback(gated_linear_attention, Q, K, V, log_decay, entries=30)
-    mt.check_pullback(gated_delta_rule, Q, K, V, beta, log_decay, entries=30)
-
-
-@pytest.mark.parametrize("channels", [False, True])
 def test_any_decay_will_do(channels):
     """From none to all: α = 1, 10⁻²⁰, 0, in float32, in any order."""
     Q, K, V, beta, log_decay, dY = random_inputs(4, (2,), 90, dtype="float32", channels=channels)

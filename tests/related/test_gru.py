@@ -38,18 +38,6 @@ def test_gradient_of_the_coefficients():
     check_pullback(gru_coefficients, rng.random((2, n, d)))
 
 
-def test_is_the_loop():
-    H, _ = gru(params, X, h_0)
-    p = params
-    for b in range(2):
-        h = h_0[b]
-        for t in range(n):
-            u = 1 / (1 + np.exp(-(X[b, t] @ p.W_u + h @ p.U_u + p.b_u)))
-            c = np.tanh(X[b, t] @ p.W_c + h @ p.U_c + p.b_c)
-            h = u * h + (1 - u) * c
-            np.testing.assert_allclose(H[b, t], h, rtol=0, atol=1e-13)
-
-
 def test_unrolled_has_the_same_values_and_gradients():
     X, h_0 = rng.standard_normal((3, 20, D)), rng.standard_normal((3, d))
     (H, pullback), (H_sum, pullback_sum) = gru(params, X, h_0), unrolled(params, X, h_0)

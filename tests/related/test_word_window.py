@@ -26,18 +26,6 @@ def test_gradient_of_a_stack():
     check_pullback(chain(window, second), (params, random_like(second.init(rng, np.float64), rng)), X)
 
 
-def test_is_the_loop():
-    Y, _ = window(params, X)
-    for b in range(2):
-        for i in range(n):
-            a = params.b.copy()
-            for k in range(5):
-                j = i + k - 2
-                if 0 <= j < n:  # beyond the ends there are zeros
-                    a += X[b, j] @ params.W[k]
-            np.testing.assert_allclose(Y[b, i], np.tanh(a), rtol=0, atol=1e-13)
-
-
 def test_window_of_one_is_a_linear_layer_with_tanh():
     one = WordWindow(D, d, 1)
     p = random_like(one.init(rng, np.float64), rng)
