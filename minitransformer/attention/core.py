@@ -148,6 +148,7 @@ class Core(Part):
     key_heads         heads of queries and keys, each of which serves H/key_heads neighbouring heads of values; None for H. Then
                       Q and K are (*batch, key_heads, …), V and the streams (*batch, H, …)
     queries_are_keys  whether K is Q, and there is no W_k
+    one_width         whether values have to be as wide as keys; otherwise they may have a width of their own
     turns             whether it turns queries and keys itself, by an encoding that is then its field `rotate`; if not, the
                       mixer does, before the core sees them
     streams           what else it wants projected from X: name and width for each head
@@ -165,6 +166,7 @@ class Core(Part):
     queries: ClassVar[bool] = True
     key_heads: int | None = None
     queries_are_keys: ClassVar[bool] = False
+    one_width: ClassVar[bool] = False
     turns: ClassVar[bool] = False
     rotate: Any = None
     streams: ClassVar[dict[str, int]] = {}
@@ -247,6 +249,8 @@ class Core(Part):
         for name, shape in wanted.items():
             if given[name].shape != shape:
                 raise ValueError(f"{name}: shape {given[name].shape} should be {shape}, for Q of {Q.shape}")
+        if self.one_width and V.shape[-1] != K.shape[-1]:
+            raise ValueError(f"V: shape {V.shape} should be as wide as that of K, {K.shape}")
         if mask is not None:
             if not isinstance(mask, np.ndarray) or mask.dtype != bool:
                 raise TypeError(f"mask: {getattr(mask, 'dtype', type(mask).__name__)} should be bool")

@@ -152,6 +152,7 @@ class Differential(Core):
     lambda_init: Fraction = 0.8
 
     stage = "normalise"
+    one_width = True  # the norm has a gain for each of 2d channels
     unplaced = "has two scores for each pair, and an encoding changes one"
 
     def __post_init__(self) -> None:

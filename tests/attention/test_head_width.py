@@ -15,6 +15,7 @@ from minitransformer.attention import (
     attention_of,
 )
 from minitransformer.contract import some
+from minitransformer.contract.parts import can
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel, gpt_oss, llama, qwen3_next
 from minitransformer.positions import IN_ATTENTION, ALiBi, RoPE, Shaw
 from minitransformer.pullback import tree_items, tree_size
@@ -43,6 +44,37 @@ TOKENS = np.random.default_rng(0).integers(0, 20, (2, 9))
 
 def rows(width=D):
     return np.random.default_rng(2).standard_normal((2, 9, width))
+
+
+@pytest.mark.parametrize("name", CORES)
+@pytest.mark.parametrize("wide", [1, WIDE + 1])
+def test_values_of_another_width_pass_through_or_are_refused(name, wide, tier):
+    """No core stretches them to d channels, or says no in the words of NumPy; and a step does as a call does."""
+    core, params = PARTS[name], some(PARTS[name])
+    rng, of_keys = np.random.default_rng(4), H if core.key_heads is None else core.key_heads
+    Q, K, V, *streams = (
+        rng.standard_normal((2, heads, 7, width))
+        for heads, width in ((of_keys, WIDE), (of_keys, WIDE), (H, wide), *((H, w) for w in core.streams.values()))
+    )
+    K, causal = Q if core.queries_are_keys else K, can(core, True)
+
+    def step():
+        return in_pieces(core, params, [Q, K, V, *streams], [0, 4, *range(5, 8)])[0]
+
+    def call():
+        return core(params, Q, K, V, *streams, causal=causal, mask=None, rng=None)
+
+    if core.one_width:
+        for refused in (call, step)[: 1 + core.decodes]:
+            with pytest.raises(ValueError, match=r"^V: shape .* should be as wide as that of K"):
+                refused()
+        return
+    Y, pullback = call()
+    gradients = pullback(np.ones_like(Y))[1:4]
+    assert Y.shape == (*Q.shape[:-3], V.shape[-3], Q.shape[-2], wide)
+    assert [X.shape for X in (Q, K, V)] == [dX.shape for dX in gradients if dX is not None]
+    if core.decodes:
+        np.testing.assert_allclose(step(), Y, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("d", [2, 6])

@@ -207,6 +207,7 @@ class MemoryCompressed(Core):
     null: bool = True
 
     stage = "project"
+    one_width = True  # both kernels are for d channels
     unplaced = "makes one key of each block, and that stands nowhere"
     cost = "O(n²/stride)"
     remembers = "keys and values of blocks, a few of tokens"

@@ -209,6 +209,7 @@ class Memory(Core):
     unplaced = NO_PAIRS
     cost = "O(n)"
     causal = "always"
+    one_width = True  # a norm and a gate stand behind
 
     @property
     def remembers(self) -> str:  # type: ignore[override]
@@ -224,12 +225,6 @@ class Memory(Core):
         X = np.concatenate([where_seen(seen, X) for X in arrays], -3)
         Y, pullback = short_convolution(X, *params.kernel, before=before)
         return apart(Y, *arrays[:2]), pullback
-
-    def fit_heads(self, Q: Array, K: Array, V: Array, *others: Any, new: bool = False) -> None:
-        """As for any core; and ValueError unless values are as wide as keys, for a norm and a gate stand behind."""
-        super().fit_heads(Q, K, V, *others, new=new)
-        if V.shape[-1] != K.shape[-1]:
-            raise ValueError(f"V: shape {V.shape} should be as wide as that of K, {K.shape}")
 
     def prepare(self, params: Any, Q: Array, K: Array, V: Array, *streams: Array) -> tuple[Entries, Any]:
         raise TypeError(f"{type(self).__name__} does not say what its memory takes")

@@ -145,6 +145,7 @@ class Longformer(Core):
     needs = "3 projections more"
     turns = True
     groups = True
+    one_width = True  # as wide as v_g, beside which they stand
     starts_as = {"q_g": "q", "k_g": "k", "v_g": "v"}  # noqa: RUF012  (as it is declared)
 
     @property
