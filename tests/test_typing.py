@@ -2,11 +2,13 @@
 
 import threading
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 import pytest
 
+import minitransformer
 from minitransformer.attention import MultiHeadAttention
 from minitransformer.backend import available, backend, current
 from minitransformer.typing import Array, Bool, Float, Int, checked
@@ -209,3 +211,8 @@ def test_an_error_is_a_sentence(rng):
             call()
         assert str(caught.value) == said
         assert caught.value.__cause__ is None
+
+
+def test_type_checkers_of_a_reader_are_told_that_there_are_types():
+    """Without this file mypy and editors take all that comes from the package for `Any`."""
+    assert files(minitransformer).joinpath("py.typed").is_file()
