@@ -1,6 +1,7 @@
 """The book on attention that runs: every variant in NumPy, with its gradient derived by hand."""
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from minitransformer import terminal
@@ -38,8 +39,20 @@ def __getattr__(name: str) -> Any:
     """`register`, `check_exercise` and `check_attention` need most of the package, so they are imported on first use."""
     later = {"register": "extensions", "check_exercise": "exercises", "check_attention": "contract"}
     if name not in later:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_instead(name)}")
     return getattr(importlib.import_module(f"minitransformer.{later[name]}"), name)
+
+
+def _instead(name: str) -> str:
+    """What to write, if it is a module of the package, or a name in one of the modules that readers import from."""
+    if name.startswith("_"):
+        return ""
+    if importlib.util.find_spec(f"{__name__}.{name}") is not None:
+        return f"; `import {__name__}.{name}` brings it"
+    for place in ("attention", "functional", "models", "positions", "related"):
+        if name in importlib.import_module(f"{__name__}.{place}").__all__:
+            return f"; `from {__name__}.{place} import {name}` brings it"
+    return ""
 
 
 def __dir__() -> list[str]:

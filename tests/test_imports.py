@@ -117,3 +117,25 @@ except ImportError:
 X = np.arange(6.0).reshape(2, 3)
 assert (numba.njit(lambda A, B: A @ B)(X, X.T) == X @ X.T).all()
 """)
+
+
+def test_who_asks_the_package_for_what_a_module_of_it_has_is_told_where_it_is():
+    said = fresh_python("""
+import minitransformer as mt
+
+for name in ("attention", "attend", "LanguageModel", "softmax", "GraphAttention", "nobody_has_it", "_ipython"):
+    try:
+        getattr(mt, name)
+    except AttributeError as error:
+        print(error)
+""")
+    brings = (
+        ("attention", "; `import minitransformer.attention` brings it"),
+        ("attend", "; `from minitransformer.attention import attend` brings it"),
+        ("LanguageModel", "; `from minitransformer.models import LanguageModel` brings it"),
+        ("softmax", "; `from minitransformer.functional import softmax` brings it"),
+        ("GraphAttention", "; `from minitransformer.related import GraphAttention` brings it"),
+        ("nobody_has_it", ""),
+        ("_ipython", ""),
+    )
+    assert said.splitlines() == [f"module 'minitransformer' has no attribute {name!r}{more}" for name, more in brings]
