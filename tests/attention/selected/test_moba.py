@@ -1,13 +1,12 @@
 """MoBA: the rule in plain loops, its limiting cases, a choice that is causal bit for bit, and one that would not be."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 
 from minitransformer import check_pullback
-from minitransformer.attention import dot_product_attention, padding_mask
+from minitransformer.attention import dot_product_attention
 from minitransformer.attention.selected import moba_attention
 from minitransformer.attention.selected.chosen import block_means, largest
 
@@ -76,14 +75,6 @@ def test_masks_against_loops(causal, tier):
         for b, h in np.ndindex(B, H):
             want = loops(Q[b, h], K[b, h], V[b, h], 2, causal, sees)
             np.testing.assert_allclose(Y[b, h], want, rtol=1e-10, atol=1e-13)
-
-
-@causal_or_not
-def test_gradient(causal, tier):
-    mask = padding_mask(np.array([N, 9]), N)[:, None]
-    attend = partial(moba_attention, block=BLOCK, chosen=2, causal=causal)
-    check_pullback(attend, *heads(), entries=20)
-    check_pullback(partial(attend, mask=mask), *heads(n=7), entries=15)
 
 
 @causal_or_not

@@ -1,13 +1,12 @@
 """NSA: three branches in plain loops, each alone, what learns through the choice, and that it is causal bit for bit."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 
 from minitransformer import check_pullback
-from minitransformer.attention import dot_product_attention, padding_mask
+from minitransformer.attention import dot_product_attention
 from minitransformer.attention.selected import NSA, nsa_attention
 from minitransformer.pullback import NoParams
 
@@ -77,12 +76,6 @@ def test_against_loops(n, hidden, tier):
     Y, _ = nsa_attention(Q, K, V, gates, **OPTIONS, mask=there[None] if hidden else None)
     for b in range(B):
         np.testing.assert_allclose(Y[b], loops(Q[b], K[b], V[b], gates[b], there), rtol=1e-9, atol=1e-12)
-
-
-def test_gradient(tier):
-    mask = padding_mask(np.array([N, 15]), N)[:, None]
-    check_pullback(partial(nsa_attention, **OPTIONS), *arrays(), entries=20)
-    check_pullback(partial(nsa_attention, **OPTIONS, mask=mask), *arrays(n=9), entries=15)
 
 
 def test_each_branch_can_be_dense_attention(tier):

@@ -1,12 +1,10 @@
 """Routing: clusters in plain loops, the limiting case, centroids that follow, and what the causal form lets through."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 
-from minitransformer import check_pullback
 from minitransformer.attention import MultiHeadAttention, dot_product_attention, padding_mask
 from minitransformer.attention.selected import Routing, routing_attention
 from minitransformer.attention.selected.routing import RoutingParams, members, normed
@@ -85,18 +83,6 @@ def test_a_mask_of_keys_for_the_last_queries_against_loops(causal):
         sees = np.broadcast_to(mask, (9, N))
         want = loops(Q[b, h], K[b, h], V[b, h], centroids()[h], W, causal, sees)
         np.testing.assert_allclose(Y[b, h], want, rtol=1e-9, atol=1e-12)
-
-
-@causal_or_not
-def test_gradient(causal, tier):
-    mask = padding_mask(np.array([N, 11]), N)[:, None]
-
-    def attend(Q, K, V, **options):
-        mu = centroids().astype(Q.dtype)
-        return routing_attention(Q, K, V, centroids=mu, window=W, causal=causal, **options)
-
-    check_pullback(attend, *heads(), entries=25)
-    check_pullback(partial(attend, mask=mask), *heads(), entries=15)
 
 
 @causal_or_not
