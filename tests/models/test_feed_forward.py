@@ -5,7 +5,7 @@ import pytest
 
 from minitransformer import check_pullback, random_like, tree_size
 from minitransformer.functional import gelu, gelu_tanh, relu
-from minitransformer.models import FeedForward
+from minitransformer.models import FeedForward, GatedFeedForward
 
 fixed = np.random.default_rng(0)
 X = fixed.standard_normal((2, 3, 4))
@@ -27,15 +27,16 @@ def test_two_linear_layers_with_a_nonlinearity_between(activation, rng):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_value_alone_is_that_of_a_call(bias, tier, rng):
+@pytest.mark.parametrize("kind", [FeedForward, GatedFeedForward])
+def test_the_value_alone_is_that_of_a_call(kind, bias, tier, rng):
     """With biases and without; and a class that has a `__call__` of its own is asked itself, not its base."""
 
-    class Twice(FeedForward):
+    class Twice(kind):
         def __call__(self, params, X):
             Y, pullback = super().__call__(params, X)
             return 2 * Y, pullback
 
-    for ffn in (FeedForward(4, 7, bias=bias), Twice(4, 7, bias=bias)):
+    for ffn in (kind(4, 7, bias=bias), Twice(4, 7, bias=bias)):
         p = random_like(ffn.init(rng, np.float64), rng)
         for rows in (X, X[:1, :1]):
             np.testing.assert_allclose(ffn.value(p, rows), ffn(p, rows)[0], rtol=1e-12)

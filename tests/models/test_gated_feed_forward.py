@@ -54,21 +54,6 @@ def test_two_linear_maps_and_a_gate_entry_by_entry(kind, tier, rng):
     assert np.allclose(alone, Y[1, 2:], rtol=1e-12)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_the_value_alone_is_that_of_a_call(bias, tier, rng):
-    """With biases and without; and a class that has a `__call__` of its own is asked itself, not its base."""
-
-    class Twice(GatedFeedForward):
-        def __call__(self, params, X):
-            Y, pullback = super().__call__(params, X)
-            return 2 * Y, pullback
-
-    for layer in (GatedFeedForward(4, 7, bias=bias), Twice(4, 7, bias=bias)):
-        p = random_like(layer.init(rng, np.float64), rng)
-        for rows in (X, X[:1, :1]):
-            np.testing.assert_allclose(layer.value(p, rows), layer(p, rows)[0], rtol=1e-12)
-
-
 def test_a_gate_of_ones_is_a_linear_layer(rng):
     """Limiting case: b₁ so large that σ is 1 everywhere."""
     layer = GatedFeedForward(4, 7, "glu")

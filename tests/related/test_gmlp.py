@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback, random_like
-from minitransformer.attention import ATTENTIONS, padding_mask
+from minitransformer.attention import ATTENTIONS
 from minitransformer.functional import gated, glu, linear
 from minitransformer.models import Block, LanguageModel, SequenceModel, generate
 from minitransformer.related import GMLP, GMLPParams, spatial_gate
@@ -74,15 +73,6 @@ def test_gradient_of_the_gate(causal, masked):
     mask = (np.arange(5) < np.array([5, 3, 4])[:, None]) if masked else None
     mask = None if mask is None else np.broadcast_to(mask, (2, 3, 5))
     check_pullback(partial(spatial_gate, causal=causal, mask=mask), Z_1, Z_2, M, B)
-
-
-@forms
-@pytest.mark.parametrize("causal", [False, True])
-def test_gradient_of_the_layer_on_texts_that_are_shorter_than_its_matrix(form, causal):
-    layer = GMLP(6, 8, form, hidden=5)
-    mask = padding_mask(np.array([5, 2, 4]), 5)[:, None]
-    with mt.backend("numpy"):
-        check_pullback(partial(layer, causal=causal, mask=mask), some(layer), X)
 
 
 @forms

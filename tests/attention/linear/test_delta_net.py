@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer import check_pullback, random_like
+from minitransformer import random_like
 from minitransformer.attention import (
     DeltaRule,
     MultiHeadAttention,
     attention_of,
     delta_rule_step,
     mean_pool_heads,
-    padding_mask,
     repeat_heads,
 )
 from minitransformer.models import LanguageModel
@@ -193,18 +192,6 @@ def test_sharing_is_that_of_equal_weights(name):
         np.testing.assert_allclose(
             getattr(found, part), total.reshape(getattr(found, part).shape), rtol=1e-9, atol=1e-11
         )
-
-
-@pytest.mark.parametrize("name", SHARING)
-def test_gradient_and_steps_of_sharing_heads(name):
-    layer = layer_of(name)
-    params, X = some(layer), np.random.default_rng(8).standard_normal((2, 9, 24))
-    mask = padding_mask(np.array([9, 6]), 9)[:, None]
-    check_pullback(partial(layer, causal=True, mask=mask), params, X, entries=3)
-    Y, _ = layer(params, X, causal=True)
-    first, state = layer.step(params, X[:, :5])
-    then, state = layer.step(params, X[:, 5:], state)
-    np.testing.assert_allclose(np.concatenate([first, then], 1), Y, rtol=1e-11, atol=1e-12)
 
 
 def test_a_model_with_fewer_heads_of_keys_has_fewer_parameters():

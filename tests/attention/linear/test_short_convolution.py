@@ -1,13 +1,12 @@
 """The short convolution, by itself and in front of a memory: against loops, tap by tap, and in pieces."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 
 from minitransformer import check_pullback, random_like
-from minitransformer.attention import SSD, GatedDelta, padding_mask, short_convolution
+from minitransformer.attention import SSD, GatedDelta, short_convolution
 from minitransformer.attention.linear.short_convolution import Kernel
 from tests.pieces import in_pieces
 
@@ -125,13 +124,6 @@ def test_a_memory_takes_what_the_convolution_gives(name):
         convolved[k][i, h] = of_row(arrays[k][i, h], theta[k * H + h], b[k * H + h])
     Y, _ = plain(params._replace(kernel=None), *convolved, *arrays[3:])
     np.testing.assert_allclose(core(params, *arrays)[0], Y, rtol=1e-9, atol=1e-12)
-
-
-@every
-@pytest.mark.parametrize("lengths", [(N, N), (N, 5)])
-def test_gradient_of_every_kernel(name, lengths):
-    mask = padding_mask(np.array(lengths), N)[:, None]
-    check_pullback(partial(CORES[name], mask=mask), *inputs(CORES[name], 1), entries=15)
 
 
 @every
