@@ -214,15 +214,6 @@ def test_cross_attention_to_nothing():
 # ----------------------------------------------------------------------------------------------- decoding
 
 
-@pytest.mark.parametrize("edges", [(0, 5), (0, 1, 2, 3, 4, 5), (0, 2, 5), (0, 3, 4, 5)], ids=str)
-def test_decoding_in_pieces_is_the_whole(tier, edges):
-    """With the keys and values of the past at hand; equal to rounding, as products of other shapes are taken."""
-    said, state = in_pieces(LAYER, PARAMS, Z, edges)
-    assert np.allclose(said, LAYER(PARAMS, Z, causal=True)[0], rtol=1e-11, atol=1e-12)
-    assert state.length == M
-    assert state.keys.shape == state.values.shape == (B, H, M, D // H)
-
-
 def test_the_room_for_keys_is_not_copied_for_every_token(rng):
     """It doubles when it is full: 200 tokens are moved three times at most."""
     rooms, state = set(), None

@@ -22,7 +22,6 @@ from minitransformer.functional import rms_norm
 from minitransformer.models import LanguageModel
 from minitransformer.positions import RoPE
 from minitransformer.pullback import random_like, tree_items
-from tests.pieces import in_pieces
 from tests.waves import waves
 
 STORED = Path(__file__).parent / "data" / "pooled.json"
@@ -219,14 +218,6 @@ def test_what_a_mask_hides_reaches_nothing_wherever_it_stands(tier):
 
 # --------------------------------------------------------------------------------------------- as a layer, decoding
 
-LAYERS = {
-    "as it comes": Pooled(24, 3),
-    "small": Pooled(24, 3, block=3, window=4),
-    "wide rows": Pooled(24, 3, block=2, window=1, head_width=10, rotary=6, base=500.0),
-    "one token a block": Pooled(24, 3, block=1, window=2),
-}
-layers = pytest.mark.parametrize("name", LAYERS)
-
 
 @pytest.mark.parametrize(("head_width", "turned"), [(2, 2), (3, 2), (6, 2), (8, 4), (None, 4)])
 def test_what_nobody_chooses(head_width, turned):
@@ -239,24 +230,6 @@ def test_what_nobody_chooses(head_width, turned):
         assert (gain == 1).all()
     assert not params.beta.any()
     assert not params.sink.any()
-
-
-@layers
-def test_gradient_of_the_layer(name, tier):
-    layer = LAYERS[name]
-    (X,) = rows(15, (2, 19, 24))
-    zero = ("params.W_z", "params.beta") if layer.block == 1 else ()  # one token has all of the weight
-    check_pullback(lambda params, X: layer(params, X), some(layer), X, entries=6, zero=zero)
-
-
-@layers
-@pytest.mark.parametrize("cuts", [(0, 1, 2, 3, 11, 12, 40), range(41)], ids=["pieces", "each token"])
-def test_decoding_is_the_whole(name, cuts, tier):
-    layer, (X,) = LAYERS[name], rows(16, (2, 40, 24))
-    said, state = in_pieces(layer, some(layer), X, tuple(cuts))
-    assert np.allclose(said, layer(some(layer), X)[0], rtol=1e-10, atol=1e-12)
-    assert state.length == 40
-    assert state.blocks.length == 40 // layer.block
 
 
 def test_a_long_text_leaves_a_row_for_each_block_behind():
@@ -326,7 +299,7 @@ def test_what_does_not_fit_is_refused():
         pooled_attention(Q, C, E, **sizes, mask=np.ones((B, M + 1), bool))
     with pytest.raises(ValueError, match="beta: should have a row"):
         pool_blocks(C, C, np.zeros((0, D)))
-    layer = LAYERS["small"]
+    layer = Pooled(24, 3, block=3, window=4)
     with pytest.raises(ValueError, match="the tokens, which are all that it can hide"):
         layer(some(layer), np.zeros((2, 5, 24)), mask=np.ones((5, 5), bool))
     with pytest.raises(ValueError, match=r"pooled has no queries and keys.*at the embeddings.* such as 'sinusoidal'"):

@@ -22,7 +22,6 @@ from minitransformer.attention.selected import index_scores
 from minitransformer.models import LanguageModel
 from minitransformer.pullback import tree_items, tree_map, with_added
 from tests.attention.test_pooled import rows, some
-from tests.pieces import in_pieces
 from tests.waves import waves
 
 STORED = Path(__file__).parent / "data" / "pooled_indexer.json"
@@ -142,12 +141,9 @@ def test_a_query_that_sees_nothing_beside_no_sink_makes_no_nan(tier):
 # -------------------------------------------------------------------------------------- the layer and its choice
 
 LAYERS = {
-    "as it comes": PooledIndexer(24, 3),
     "small": PooledIndexer(24, 3, block=3, window=4, chosen=3, small=5, narrow=6),
     "wide rows": PooledIndexer(24, 3, block=2, window=1, head_width=10, rotary=6, base=500.0, chosen=2, narrow=5),
-    "one token a block": PooledIndexer(24, 3, block=1, window=2, chosen=4, small=7),
 }
-layers = pytest.mark.parametrize("name", LAYERS)
 
 
 def turned(x, position, base, channels):
@@ -215,15 +211,6 @@ def test_with_all_blocks_and_no_look_back_it_is_pooled_attention(tier):
     assert not dparams.W_e[:, :8].any()
 
 
-@layers
-def test_gradient_of_the_layer(name, tier):
-    layer = LAYERS[name]
-    (X,) = rows(15, (2, 19, 24))
-    check_pullback(
-        lambda params, X: layer(params, X), some(layer), X, entries=6, zero=[f"params.{path}" for path in layer.apart]
-    )
-
-
 def test_the_indexer_learns_from_its_loss_alone_and_the_rest_from_the_other():
     """Difference quotients of the added loss, with what attention gives held: the gradient of U. None of it reaches the rest."""
     layer, (X, dY) = (
@@ -283,16 +270,6 @@ def test_what_a_mask_hides_reaches_nothing_wherever_it_stands(tier):
 
 
 # ------------------------------------------------------------------------------------------------------ decoding
-
-
-@layers
-@pytest.mark.parametrize("cuts", [(0, 1, 2, 3, 11, 12, 40), range(41)], ids=["pieces", "each token"])
-def test_decoding_is_the_whole(name, cuts, tier):
-    layer, (X,) = LAYERS[name], rows(18, (2, 40, 24))
-    said, state = in_pieces(layer, some(layer), X, tuple(cuts))
-    np.testing.assert_allclose(said, layer(some(layer), X)[0], rtol=1e-10, atol=1e-12)
-    assert state.length == 40
-    assert state.blocks.length == state.small.length == 40 // layer.block
 
 
 def test_a_long_text_leaves_two_rows_for_each_block_behind():

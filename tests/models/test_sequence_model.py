@@ -280,14 +280,6 @@ def test_decoding_with_a_cache_is_the_whole(order, positions, tier):
         assert [block.keys.shape for block in state.blocks] == [(2, 2, 4, 3)] * 2
 
 
-def test_decoding_in_float32():
-    lm = model()
-    params = lm.init(np.random.default_rng(0))
-    logits, state = lm.step(params, TOKENS[0])
-    assert logits.dtype == state.blocks[0].K.dtype == np.float32
-    assert np.allclose(logits, lm(params, TOKENS[0])[0], rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("outputs", ["tied", "own", 3, "none"])
 def test_decoding_with_another_head(outputs):
     causal = tagger(causal=True, outputs=outputs)
