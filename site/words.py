@@ -100,11 +100,11 @@ def mentions(chapters: dict[str, str], equations: dict[str, str], papers: list["
 # -------------------------------------------------------------------------------------------------------- letters
 
 LETTER = re.compile(  # no article, no pronoun, no initial and no abbreviation; part of no word, name or number
-    r"(?<![\w'’.–-])(?<![A-Z]\. )(?:[δ∂]?[B-HJ-Z]|d[A-Z]|[b-zα-ω]|(?<=[a-z,=+·×√] )A|(?<=√)A|(?<=[=−+] )I)"
+    r"(?<![\w'’.–-])(?<![A-Z]\. )(?:[δ∂]?[B-HJ-Z]|d[A-Zbckpqsvwxyzα-ω]|[b-zα-ω]|(?<=[a-z,=+·×√] )A|(?<=√)A|(?<=[=−+] )I)"
     r"(?![^\W²³⁴]|[’'–]|-\w|\.\w|\. [A-Z]\.)"
 )
 _SIDE = rf"(?:{LETTER.pattern}[²³]?|(?<![\w.])\d+(?:,\d{{3}})*(?:\.\d+)?(?![\w%]))"
-FORMULA = re.compile(rf"(?:{_SIDE} [=×·≤≥<>+−] )+{_SIDE}|{LETTER.pattern}")
+FORMULA = re.compile(rf"(?:{_SIDE} [=×·≤≥<>+−] )+{_SIDE}|(?:{LETTER.pattern} )*{LETTER.pattern}")  # D H K: a product
 
 
 def lettered(text: str) -> list[list[tuple[str, bool]]]:

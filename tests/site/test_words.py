@@ -64,6 +64,7 @@ def italic(text):
         ("X (n, D), at position i. The next", "<X> (<n>, <D>), at position <i>. The next"),
         ("K = V. As O(n²) is dY, λ times w′", "[<K> = <V>]. As <O>(<n>²) is <dY>, <λ> times <w>′"),
         ("A plot of A and M = I. I see a row", "A plot of <A> and [<M> = <I>]. I see a row"),
+        ("⟨dq, q⟩ = 0: I do D H K steps", "⟨<dq>, <q>⟩ = 0: I do [<D> <H> <K>] steps"),
         *[
             (text, text)
             for text in ("Simon J. D. Prince", "Lecture notes, B.2", "e.g. i.e. x-ray, 4 × 5", "W_q's, w₁", "")
