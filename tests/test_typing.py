@@ -206,6 +206,7 @@ def test_an_error_is_a_sentence(rng):
         (lambda: product(A, A.mT, axis=0), "product: got an unexpected keyword argument 'axis'"),
         (lambda: product(A), "product: missing a required argument: 'B'"),
         (lambda: layer(params, A, True), "MultiHeadAttention.__call__: too many positional arguments"),
+        (lambda: layer.core(params.core, A, A), "SoftmaxAttention.__call__: missing a required argument: 'V'"),
     ):
         with pytest.raises(TypeError) as caught:
             call()

@@ -26,7 +26,7 @@ def some(model):
 def test_the_mean_head_by_head():
     layer = MultiHeadAttention(D, H)
     params = random_like(layer.init(np.random.default_rng(0), np.float64), np.random.default_rng(1))
-    pooled = mean_pool_heads(params, H, 2)
+    (pooled,) = mean_pool_heads({"layers": [params]}, H, 2)["layers"]  # wherever in a tree it stands
     for name in ("W_k", "W_v", "b_k", "b_v"):
         whole, few = getattr(params, name), getattr(pooled, name)
         for g in range(2):

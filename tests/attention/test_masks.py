@@ -47,7 +47,7 @@ def test_lengths_that_are_no_integers_are_refused():
         causal_mask(3.0)
 
 
-@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("batch", [(), (0,), (2,), (2, 3)])
 def test_padding_mask_entry_by_entry(batch):
     lengths = np.random.default_rng(0).integers(0, 5, batch)
     mask = padding_mask(np.asarray(lengths), 4)

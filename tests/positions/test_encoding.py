@@ -41,9 +41,13 @@ def test_a_cores_scale_is_that_of_its_encoding_and_no_other():
         attend(Shaw(4, 3), params, Q, Q, Q, scale=1.0)
 
 
-def test_an_encoding_that_gives_nothing_is_refused():
+def test_an_encoding_that_gives_nothing_or_too_little_is_refused():
     class Bias(OffsetBias):
         pass
+
+    class Short(OffsetBias):
+        def bias(self, params, n, m, *, causal):
+            return np.zeros((1, n + m - 2)), lambda dbias: params
 
     class Scores(ScoreEncoding):
         pass
@@ -52,6 +56,8 @@ def test_an_encoding_that_gives_nothing_is_refused():
     for encoding, lacks in ((Bias(), "bias"), (Scores(), "scores")):
         with pytest.raises(TypeError, match=f"has no {lacks}"):
             attend(encoding, Encoding().init(np.random.default_rng(0)), Q, Q, Q)
+    with pytest.raises(ValueError, match=r"Short\.bias: should give an array \(heads, 5\).*; it gives shape \(1, 4\)"):
+        attend(Short(), Encoding().init(np.random.default_rng(0)), Q, Q, Q)
 
 
 @pytest.mark.parametrize("attention", ["softmax", "window:radius=3", "span:limit=5"])

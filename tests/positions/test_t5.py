@@ -121,6 +121,7 @@ def test_scores_start_at_one_if_the_queries_are_drawn_for_it(rng):
     as_in_t5, _ = scores(X @ (W_q * d**-0.5), X @ W_k, scale=1.0)
     assert as_usual.std() == pytest.approx(8, rel=0.1)
     assert as_in_t5.std() == pytest.approx(1, rel=0.1)
+    assert T5Bias(64).init(rng).table.std() == pytest.approx(0.02, rel=0.1)
 
 
 def test_refusals(Q, K, V, rng):

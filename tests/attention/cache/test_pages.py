@@ -211,3 +211,4 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"^state\.pages\.0\.K: float64 .* should be float32"):
         SoftmaxAttention(page=4).step(NoParams(), *rows, state=state)
     assert SoftmaxAttention(page=4).remembers == "keys and values, in pages of 4"
+    assert SoftmaxAttention(Window(0)).remembers == "the last key and its value"

@@ -12,7 +12,7 @@ from minitransformer.attention.selected import AdaptiveSpan, adaptive_span_atten
 from minitransformer.attention.selected.adaptive_span import SpanParams, tiles
 from minitransformer.data.text import Text
 from minitransformer.models import LanguageModel
-from minitransformer.positions import Shaw
+from minitransformer.positions import OffsetScalars, Shaw
 from minitransformer.pullback import added_losses, random_like, tree_set, with_added
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train
@@ -155,6 +155,9 @@ def test_with_the_vectors_of_offsets_that_the_equation_has():
         if total > 0:
             np.testing.assert_allclose(Y[b, h, t], weighted / total, rtol=1e-10)
     check_pullback(layer, params, Q, K, V, entries=8)
+    scalars = OffsetScalars(H, N)  # a bias of its own for each offset, beside that of the span
+    both = SpanParams(Z / N, random_like(scalars.init(rng, np.float64), rng))
+    check_pullback(core(encoding=scalars), both, Q, K, V, entries=8)
 
 
 def test_spans_shrink_as_the_penalty_grows():
