@@ -306,11 +306,12 @@ def test_what_was_read_is_laid_out_as_loops_want_it(name, tmp_path):
         assert leaf.dtype == np.float64
 
 
-def test_a_llama_that_does_not_say_so_reads_and_writes_by_two_tables(tmp_path):
-    folder = write(tmp_path / "model", "llama")
+@pytest.mark.parametrize(("name", "outputs"), [("llama", "own"), ("gpt2", "tied")])
+def test_a_llama_that_does_not_say_so_reads_and_writes_by_two_tables_and_a_gpt2_by_one(name, outputs, tmp_path):
+    folder = write(tmp_path / "model", name)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "tie_word_embeddings"}))
-    assert from_safetensors(folder)[0].outputs == "own"
+    assert from_safetensors(folder)[0].outputs == outputs
 
 
 def test_the_oldest_configs_keep_the_base_of_the_angles_elsewhere(tmp_path):

@@ -236,7 +236,8 @@ def test_dropout_is_only_for_training():
     lm = model(dropout=0.5)
     params = some(lm)
     assert np.array_equal(lm(params, TOKENS)[0], model()(params, TOKENS)[0])
-    one = lm(params, TOKENS, rng=np.random.default_rng(1))[0]
+    one, pullback = lm(params, TOKENS, rng=np.random.default_rng(1))
+    assert hasattr(pullback.embedded.dropout, "slope"), "what is embedded is dropped, too"
     assert np.array_equal(one, lm(params, TOKENS, rng=np.random.default_rng(1))[0])
     assert not np.allclose(one, lm(params, TOKENS)[0])
 

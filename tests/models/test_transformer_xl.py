@@ -289,6 +289,9 @@ def test_a_state_can_be_continued_twice():
     said = [model.step(params, piece, state)[0] for piece in (a, b, a)]
     assert np.array_equal(said[0], said[2])
     assert not np.array_equal(said[0], said[1])
+    nothing, same = model.step(params, first[:, :0], state)
+    assert nothing.shape == (1, 0, said[0].shape[-1])
+    assert np.array_equal(model.step(params, a, same)[0], said[0])
 
 
 def test_more_memory_where_it_is_judged():
