@@ -34,3 +34,7 @@ def test_topics_are_described_by_their_words():
     topics = python_topics()
     np.testing.assert_allclose(np.linalg.norm(topics.X, axis=1), 1)
     assert {"ASSIGNMENT", "for", "COMPARISON"} <= set(topics.names)
+    once = topics.X.min(-1, keepdims=True, where=topics.X > 0, initial=1)  # ln 2: each text has a word that stands there once
+    often = 2 ** (topics.X / once) - 1
+    np.testing.assert_allclose(often, often.round(), rtol=0, atol=1e-9)
+    assert round(often[topics.names.index("for")].max()) == 9, "of the word suite"

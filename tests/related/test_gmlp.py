@@ -90,6 +90,7 @@ def test_weights_are_drawn_with_the_variances_of_the_docstring(form):
     """1/D for the maps to the halves, 1/E for the last."""
     U_1, U_2, _, V, *_ = GMLP(40, 5, form, hidden=90).init(np.random.default_rng(0), np.float64)
     assert np.allclose([U_1.var() * 40, U_2.var() * 40, V.var() * 90], 1, rtol=0.05)
+    assert GMLP(6, 5, form).init(np.random.default_rng(0)).V.shape == (12, 6), "each half is 2 D wide"
 
 
 def test_the_sources_form_starts_as_the_gated_linear_unit():

@@ -1,6 +1,7 @@
 """The matrices of figure 11: which way the rows are written one after another, and what the factors are."""
 
 import numpy as np
+import pytest
 
 from minitransformer import check_pullback
 from minitransformer.attention import dot_product_attention
@@ -20,6 +21,8 @@ def test_it_is_the_kronecker_product():
     assert np.array_equal(M, np.kron(A, W.T))
     for i, j in np.ndindex(3, 4):
         assert np.array_equal(M[2 * i : 2 * i + 2, 5 * j : 5 * j + 5], A[i, j] * W.T)
+    with pytest.raises(TypeError, match="A, W: should have one dtype"):
+        attention_weights(A, W.astype(np.float32))
 
 
 def test_rows_one_after_another():
