@@ -174,16 +174,6 @@ def test_a_hidden_key_gets_no_gradient(rng):
     assert dQ.any()
 
 
-def test_no_keys_and_no_queries():
-    """Without keys every query gives zeros; without queries there is nothing."""
-    Y, pullback = dot_product_attention(Q, K[:, :0], V[:, :0])
-    assert np.array_equal(Y, np.zeros((B, N, DV)))
-    assert [g.shape for g in pullback(Y)] == [(B, N, D), (B, 0, D), (B, 0, DV)]
-    Y, pullback = dot_product_attention(Q[:, :0], K, V, causal=True)
-    assert Y.shape == (B, 0, DV)
-    assert [g.any() for g in pullback(Y)] == [False] * 3
-
-
 # -------------------------------------------------------------------------------------------- invariants
 
 
