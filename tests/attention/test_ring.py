@@ -47,10 +47,6 @@ def test_the_ring_is_one_machine(schedule, n, workers, causal):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
 
 
-def test_gradient():
-    mt.check_pullback(lambda Q, K, V: ring_attention(Q, K, V, striped(9, 3), causal=True), *arrays(9), entries=10)
-
-
 @pytest.mark.parametrize("W", [2, 3, 4, 8])
 @pytest.mark.parametrize("c", [2, 6])
 def test_the_work_of_each_worker_in_each_step(W, c):

@@ -1,7 +1,5 @@
 """Lists of chosen keys: the search finds what sorting finds, and attention to a list is dense attention with its mask."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 
@@ -117,11 +115,6 @@ def test_a_list_is_dense_attention_with_its_mask(n, m, block, groups, lists_of, 
         shared = dense.A.reshape(B, lists_of, -1, n, m).sum(2)
         at = np.take_along_axis(shared, np.clip(lists, 0, m - 1), -1)
         np.testing.assert_allclose(pullback.weights, np.where(lists < 0, 0, at), rtol=1e-10, atol=1e-13)
-
-
-def test_gradient(tier):
-    attend = partial(attend_to_chosen, lists=some_lists(2, 9, 11, 2), block=2, causal=True)
-    check_pullback(attend, *arrays(9, 11, 2), entries=20)
 
 
 def test_what_is_hidden_is_not_read(tier):
