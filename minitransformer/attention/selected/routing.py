@@ -245,7 +245,8 @@ class Routing(Core):
     let layers or heads with a window stand beside it, attention=("window", "routing").
 
     source   Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020, γ = 0.999. Their formula adds sums to a
-             centroid; here, as in their code, it is a mean, which does not depend on the size of the batch
+             centroid; here, as in their code, it is a mean, which does not depend on the size of the batch.
+             In their decoders the keys are the queries; here they are not
     cost     O(n clusters d + clusters · window² d) time, O(n² d) with an encoding
     raises   TypeError for a rotary encoding
     """
