@@ -85,7 +85,7 @@ def in_caches(
 ) -> tuple[Array, CachesPullback]:
     """Attention with an encoding of positions in the scores: the cache of each query is a text of its own, which it ends."""
     n, m = Q.shape[-2], K.shape[-2]
-    size = min(first + last, m)  # in a shorter text no cache is full, and an encoding may know no place behind it
+    size = min(first + last, max(m, 1))  # a shorter text fills no cache, and an encoding may know no place behind it
     early = min(max(size - (m - n), 0), n)
     known, late = m - n + early, n - early
     places = np.arange(m - late, m)[:, None] + np.arange(1 - size, 1)

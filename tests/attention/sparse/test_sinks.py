@@ -19,7 +19,7 @@ from minitransformer.attention import (
 from minitransformer.models import LanguageModel
 from minitransformer.positions import NTK, ALiBi, DynamicNTK, RoPE
 from minitransformer.positions.alibi import alibi_slopes
-from minitransformer.pullback import NoParams, tree_bytes
+from minitransformer.pullback import NoParams, tree_bytes, tree_items
 from tests.pieces import in_pieces
 
 D = 4
@@ -153,6 +153,22 @@ def test_a_text_shorter_than_its_cache_asks_for_no_position_behind_it(positions,
     expected = dense(params, tokens)[0]
     np.testing.assert_allclose(model(params, tokens)[0], expected, atol=1e-12)
     np.testing.assert_allclose(in_pieces(model, params, tokens, range(13))[0], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("first", [0, 1, 4])
+@pytest.mark.parametrize("positions", ["shaw", "t5", "tupe", "fire"])
+def test_an_empty_text_is_none_for_an_encoding_either(first, positions, tier):
+    """Of no tokens there is nothing to say, and a step of none changes nothing."""
+    model = LanguageModel(9, 12, 8, 1, 2, attention=f"sinks:first={first},last=2", positions=positions)
+    layer, rng = model.body.blocks[0].attention, np.random.default_rng(0)
+    params, X = layer.init(rng, np.float64), rng.standard_normal((2, 5, 8))
+    for mask in (None, np.ones((2, 1, 1, 0), bool)):
+        Y, pullback = layer(params, X[:, :0], causal=True, mask=mask)
+        dparams, dX = pullback(Y)
+        assert Y.shape == dX.shape == (2, 0, 8)
+        assert not any(d.any() for _, d in tree_items(dparams) if isinstance(d, np.ndarray))
+    said, _ = in_pieces(layer, params, X, [0, 0, 3, 3, 4, 5])
+    np.testing.assert_allclose(said, layer(params, X, causal=True)[0], rtol=1e-10, atol=1e-12)
 
 
 def test_what_can_not_be():
