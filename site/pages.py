@@ -200,9 +200,14 @@ def index(book: Book, reference: list[str]) -> str:
         f"{len(book.chapters)} chapters, {len(book.figures)} figures, and [a map](map.html) that leads from {len(book.rows)} "
         "equations and systems to their code and tests. "
         "Each chapter is a notebook: a question, a guess, an equation, the lines of code that are the equation, a number or a "
-        "picture, and what it means. It assumes linear algebra, the chain rule and Python. "
-        f"Begin with [how to read this book](00_how_to_read_this_book.html), see [which chapter needs which]({ORDER}), "
-        "or look up [a symbol](symbols.html), "
+        "picture, and what it means. There is no deep-learning framework underneath; gradients are checked against difference "
+        "quotients, and what a figure claims is a test.",
+        "",
+        "**Begin** with [how to read this book](00_how_to_read_this_book.html), then "
+        "[self-attention](02_self_attention.html) and [the transformer](03_the_transformer.html). You need linear algebra, the "
+        f"chain rule and Python. [A map]({ORDER}) says which chapter needs which.",
+        "",
+        "**Look up** [a symbol](symbols.html), "
         f"[what the five texts write for it]({NOTATION}), "
         "[a word](glossary.html), [an equation](map.html) or [a function](api.html).",
         "",
