@@ -30,6 +30,8 @@ html_theme_options = {
     "max_navbar_depth": 1,
     "use_download_button": False,
     "use_fullscreen_button": False,
+    "footer_content_items": ["extra-footer.html"],
+    "extra_footer": "Text and figures: CC BY 4.0. Code: MIT.",
     "back_to_top_button": False,  # it would stand in the middle of the text
     "home_page_in_toc": False,
     "navbar_start": [],
