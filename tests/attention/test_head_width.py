@@ -209,6 +209,8 @@ def test_a_checkpoint_keeps_it(tmp_path):
         (lambda: LanguageModel(width=D, heads=H, positions=RoPE(4), head_width=WIDE), "rotate: RoPE turns heads of width 4"),
         (lambda: MultiHeadAttention(D, H, head_width=0), "head_width: 0"),
         (lambda: LanguageModel(width=D, heads=H, positions="rope", head_width=3), "head_width: 3 of 3 channels can't"),
+        (lambda: LanguageModel(width=D, heads=H, positions="rope"), "^d: 3 of 3 channels can't"),
+        (lambda: LanguageModel(width=D, heads=H, positions="rope:base=-1", head_width=WIDE), "^base: -1 should be above 0"),
     ],
 )  # fmt: skip
 def test_what_can_not_be(make, says):

@@ -34,7 +34,8 @@ def test_topics_are_described_by_their_words():
     topics = python_topics()
     np.testing.assert_allclose(np.linalg.norm(topics.X, axis=1), 1)
     assert {"ASSIGNMENT", "for", "COMPARISON"} <= set(topics.names)
-    once = topics.X.min(-1, keepdims=True, where=topics.X > 0, initial=1)  # ln 2: each text has a word that stands there once
+    # ln 2, before the length was one: each text has a word that stands there once
+    once = topics.X.min(-1, keepdims=True, where=topics.X > 0, initial=1)
     often = 2 ** (topics.X / once) - 1
     np.testing.assert_allclose(often, often.round(), rtol=0, atol=1e-9)
     assert round(often[topics.names.index("for")].max()) == 9, "of the word suite"
