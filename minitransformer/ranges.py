@@ -76,4 +76,4 @@ def _said(hint: Any) -> Range | None:
 
 
 def _types(hint: Any) -> set[Any]:
-    return {hint}.union(*map(_types, typing.get_args(hint))) if typing.get_origin(hint) is not typing.Literal else set()
+    return {hint}.union(*map(_types, typing.get_args(hint)))

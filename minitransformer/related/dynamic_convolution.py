@@ -38,7 +38,7 @@ def taps_there(n: int, taps: int, left: int, mask: Array | None = None, past: in
     batch = () if mask is None else mask.shape[:-1]
     there = np.zeros((*batch, n + taps - 1), bool)
     there[..., left : left + n] = True if mask is None else mask
-    there[..., max(0, left - past) : left] = past > 0
+    there[..., max(0, left - past) : left] = True
     return sliding_window_view(there, taps, axis=-1) if n else np.zeros((*batch, 0, taps), bool)
 
 
