@@ -14,6 +14,7 @@ from minitransformer.data.text import python_docs
 from minitransformer.kept_loops import kept_in
 from minitransformer.machine import cores, memory, vectors
 from minitransformer.models.bert_files import PACKAGE
+from minitransformer.ranges import so_many
 
 NICKNAMES = {"X86_V2": "SSE 4.2 (X86_V2)", "X86_V3": "AVX2 (X86_V3)", "X86_V4": "AVX-512 (X86_V4)"}
 
@@ -67,7 +68,7 @@ def _blas() -> Iterator[Finding]:
     for pool in pools:
         name, threads, kernels = pool["internal_api"], pool["num_threads"], pool.get("architecture", "its own")
         advice = f"more threads than cores wait for each other: set {name.upper()}_NUM_THREADS={cores()}"
-        value = f"{name} {pool['version']}, {kernels} kernels, {threads} threads"
+        value = f"{name} {pool['version']}, {kernels} kernels, {so_many(threads, 'thread')}"
         yield Finding("BLAS", value, advice if threads > cores() else "")
     if pinned := os.environ.get("OPENBLAS_CORETYPE"):
         yield Finding("OPENBLAS_CORETYPE", pinned, "pins the matrix product to one kind of processor: unset it")

@@ -81,6 +81,8 @@ def test_more_blas_threads_than_cores_are_too_many(monkeypatch):
     monkeypatch.setattr(doctor, "cores", lambda: 2)
     assert "BLAS: more threads than cores wait for each other: set OPENBLAS_NUM_THREADS=2" in doctor.report()
     assert [finding.value for finding in doctor._blas()] == ["openblas 1, Zen kernels, 8 threads"]
+    pool["num_threads"] = 1
+    assert [finding.value for finding in doctor._blas()] == ["openblas 1, Zen kernels, 1 thread"]
 
 
 def test_a_cache_that_cant_be_written_is_named(tmp_path, monkeypatch):
