@@ -219,3 +219,5 @@ def test_wrong_shapes_and_types_are_refused(rng):
         attend(encoding, params._replace(W_qr=None), Q, K, V)
     with pytest.raises(TypeError, match=r"params\.W_qr: should be None, is an array \(12, 12\)"):
         attend(DeBERTa(12, 3, 4, terms=("c2p",)), params, Q, K, V)
+    with pytest.raises(TypeError, match=r"^terms: \['c2p'\] should be tuple\[str, \.\.\.\]"):
+        DeBERTa(12, 3, 4, terms=["c2p"])  # a list is made a tuple only where anything may stand
