@@ -143,7 +143,8 @@ def _one_token(X: Array) -> None:
     for kind in ("layer", "rms"):
         norm = Norm(x.shape[-1], kind)
         norm.value(norm.init(rng, x.dtype.type), x)
-    for ffn in (FeedForward(x.shape[-1], 8), GatedFeedForward(x.shape[-1], 8)):
+    networks: tuple[Any, ...] = (FeedForward(x.shape[-1], 8), GatedFeedForward(x.shape[-1], 8))
+    for ffn in networks:
         ffn.value(ffn.init(rng, x.dtype.type), x)
     attend_to_buffer(X[:, :1], X, X, 50)
     for attention in LAST_ROWS:
