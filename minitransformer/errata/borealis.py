@@ -208,8 +208,9 @@ def e26() -> Reading:
     """Three rows of the table of the Long Range Arena."""
     linear, performer, dense = (ARENA[name] for name in ("linear", "performer", "softmax"))
     ahead = sum(b > a for a, b in zip(linear, performer, strict=True))
-    points = {"ahead": np.mean(performer) - np.mean(linear), "behind": np.mean(dense) - np.mean(performer)}
-    return Reading({"tasks": ahead, "of": len(linear)} | points)
+    of_linear, of_performer, of_dense = (float(np.mean(row)) for row in (linear, performer, dense))
+    behind = of_dense - of_performer
+    return Reading({"ahead": of_performer - of_linear, "tasks": ahead, "of": len(linear), "behind": behind})
 
 
 def e73() -> Reading:
