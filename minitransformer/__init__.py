@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
 
 def _instead(name: str) -> str:
     """What to write, if it is a module of the package, or a name in one of the modules that readers import from."""
-    if name.startswith("_"):
+    if name.startswith("_") or not name.isidentifier():
         return ""
     if importlib.util.find_spec(f"{__name__}.{name}") is not None:
         return f"; `import {__name__}.{name}` brings it"

@@ -135,6 +135,7 @@ for name in ("attention", "attend", "LanguageModel", "softmax", "GraphAttention"
         ("LanguageModel", "; `from minitransformer.models import LanguageModel` brings it"),
         ("softmax", "; `from minitransformer.functional import softmax` brings it"),
         ("GraphAttention", "; `from minitransformer.related import GraphAttention` brings it"),
+        ("a.b", ""),
         ("nobody_has_it", ""),
         ("_ipython", ""),
     )
