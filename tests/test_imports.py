@@ -123,7 +123,7 @@ def test_who_asks_the_package_for_what_a_module_of_it_has_is_told_where_it_is():
     said = fresh_python("""
 import minitransformer as mt
 
-for name in ("attention", "attend", "LanguageModel", "softmax", "GraphAttention", "nobody_has_it", "_ipython"):
+for name in ("attention", "attend", "LanguageModel", "softmax", "GraphAttention", "a.b", "nobody_has_it", "_ipython"):
     try:
         getattr(mt, name)
     except AttributeError as error:
