@@ -69,6 +69,6 @@ def draw(data: ImageFilters) -> Figure:
         image = ax.imshow(picture, vmin=low, vmax=high, cmap=colours)
         ax.set(title=title, xticks=(), yticks=())
         ax.spines[["top", "right"]].set_visible(True)
-    bar = {"location": "bottom", "shrink": 0.8, "aspect": 20, "label": "difference in grey level"}
+    bar = {"location": "bottom", "shrink": 0.8, "aspect": 20, "label": "difference in grey level; white: 0"}
     fig.colorbar(image, ax=axes[1, 1], ticks=(0, 0.5, 1), **bar)
     return fig

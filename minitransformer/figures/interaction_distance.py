@@ -114,9 +114,9 @@ def _draw_windows(ax: Any, data: Distances) -> None:
 def _draw_field(ax: Any, field: Array) -> None:
     layers, n = field.shape
     seen = np.ma.masked_equal(field, 0)
-    shades = LogNorm(seen.min() / 10, seen.max())  # the smallest is no white yet
+    shades = LogNorm(seen.min() / 3, seen.max())  # the smallest is no white yet
     picture = ax.imshow(seen, aspect="auto", extent=(-(n / 2), n / 2, layers + 0.5, 0.5), cmap="Blues", norm=shades)
     ax.set(title="seen by the middle row", xlabel="offset $j − i$", ylabel="layers of windows", facecolor="white")
     ax.set_yticks(range(1, layers + 1))
-    bar = ax.figure.colorbar(picture, ax=ax, label="reach; white: 0", ticks=[1e-4, 1e-3, 1e-2, 1e-1])
+    bar = ax.figure.colorbar(picture, ax=ax, label="reach; white: 0", ticks=[1e-3, 1e-2, 1e-1])
     bar.ax.minorticks_off()

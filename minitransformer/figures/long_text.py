@@ -55,9 +55,13 @@ def draw(data: LongText) -> Figure:
         looks = data.looks[attention].mean(0)
         ax.plot(data.steps, looks, color=color, linestyle="-", linewidth=3)
         ends.append((looks[-1], name, color))
-    place = -np.inf
-    for end, name, color in sorted(ends):  # one above the other, where lines end close together
-        place = max(end, place + 0.125)
+    ends.sort()
+    places = np.array([end for end, *_ in ends])
+    for _ in range(50):  # where lines end close together, their names move apart
+        overlap = np.maximum(0.125 - np.diff(places), 0) / 2
+        places[:-1] -= overlap
+        places[1:] += overlap
+    for place, (_, name, color) in zip(places, ends, strict=True):
         ax.annotate(name, (data.steps[-1], place), (8, 0), textcoords="offset points", va="center", color=color)
     ax.set(xlabel="step", ylabel="bits per byte", xlim=(0, data.steps[-1]), ylim=(2.2, 5))
     return fig

@@ -161,9 +161,7 @@ def says(data: WhichEncoding) -> dict[str, Said]:
     missed = np.nanmax([min(found[name] for found in data.again.scores.values()) for name in data.again.others])
     beyond = np.nanmin([data.longer.scores["text"][name] for name in data.longer.others])
     return {
-        "sums": Said(
-            "fact", _listed(data.summing), "by construction:\nno other one here,\nfor it has no score of a pair"
-        ),
+        "sums": Said("fact", _listed(data.summing), "by construction:\nthe others act on\nthe score of a pair"),
         "encoder": Said("fact", "", "by construction:\nwithout positions\nit sees no order"),
         "place": _reader(data.place),
         "whole": _reader(data.whole),
