@@ -35,12 +35,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def _later(name: str) -> Any:
     """`register`, `check_exercise` and `check_attention` need most of the package, so they are imported on first use."""
     later = {"register": "extensions", "check_exercise": "exercises", "check_attention": "contract"}
     if name not in later:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_instead(name)}")
     return getattr(importlib.import_module(f"minitransformer.{later[name]}"), name)
+
+
+if not TYPE_CHECKING:  # else a type checker would believe that every name exists
+    __getattr__ = _later
 
 
 def _instead(name: str) -> str:

@@ -201,7 +201,7 @@ def index(book: Book, reference: list[str]) -> str:
         "equations and systems to their code and tests. "
         "Each chapter is a notebook: a question, a guess, an equation, the lines of code that are the equation, a number or a "
         "picture, and what it means. There is no deep-learning framework underneath; gradients are checked against difference "
-        "quotients, and what a figure claims is a test.",
+        "quotients, and what a figure claims is tested.",
         "",
         "**Begin** with [how to read this book](00_how_to_read_this_book.html), then "
         "[self-attention](02_self_attention.html) and [the transformer](03_the_transformer.html). You need linear algebra, the "

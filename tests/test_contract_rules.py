@@ -219,7 +219,7 @@ class ForgetsToReturn(Right):
         super().__call__(b, Q, K, V, causal=causal, mask=mask, rng=rng)
 
 
-@wrong("What stands in a hidden key", "nan in keys .* that the mask hides changes Y.*those_seen, .* makes them zero")
+@wrong("What stands in a hidden key", "nan in keys .* that the mask hides changes Y.*those_seen, .* makes zeros of them")
 class KeepsNaN(Right):
     def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):
         A = np.where(self.seen(Q, K, causal, mask), sigmoid(self.scores(Q, K, b))[0], 0)
@@ -272,7 +272,7 @@ class Room(NamedTuple):
 
 
 @wrong(
-    "What does not fit is refused", r"a mask for 4 keys of 5 \(must_broadcast, .*\): the error should speak of 'mask'"
+    "What does not fit is refused", r"a mask for 4 keys of 5 \(call must_broadcast, .*\): the error should speak of 'mask'"
 )
 class LetsTheMaskThrough(Right):
     def seen(self, Q, K, causal, mask):
@@ -674,7 +674,7 @@ def test_everything_that_does_not_fit_is_tried(monkeypatch):
     monkeypatch.setattr(refusals, "refused", lambda call, what, *_, **__: tried.append(what))
     refusals.refuses(Right())
     first = [f"X of width {WIDTH - 1} instead of {WIDTH}", "X of whole numbers", "X in float32, parameters in float64"]
-    assert tried == [*first, "a mask for 4 keys of 5 (must_broadcast, in minitransformer/arrays.py, refuses it)"]
+    assert tried == [*first, "a mask for 4 keys of 5 (call must_broadcast, in minitransformer/arrays.py)"]
     tried.clear()
     refusals.refuses_other_heads(Right(), tier="numpy")
     every = ["of one sample for two", "of another number of heads", "without samples and heads"]

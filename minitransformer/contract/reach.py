@@ -112,7 +112,7 @@ def hidden_reaches_nothing(core: Core, *, causal: bool, tier: str) -> None:
             what = f"{value} in keys and values that the mask hides changes {path}, {way(causal)}"
             keep(
                 same,
-                f"{what} (those_seen, in minitransformer/arrays.py, makes them zero, before anything is made of them)",
+                f"{what} (if the scores keep the mask: those_seen, in minitransformer/arrays.py, makes zeros of them)",
             )
 
 

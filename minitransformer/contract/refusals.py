@@ -25,7 +25,7 @@ def refuses(part: Part) -> None:
     refused(call(np.ones(X.shape, int)), "X of whole numbers", kinds=TypeError)
     if tree_leaves(params):  # a layer with nothing to learn takes either
         refused(call(X.astype(np.float32)), "X in float32, parameters in float64", kinds=TypeError)
-    said = "a mask for 4 keys of 5 (must_broadcast, in minitransformer/arrays.py, refuses it)"
+    said = "a mask for 4 keys of 5 (call must_broadcast, in minitransformer/arrays.py)"
     refused(call(X, mask=np.ones((2, 1, 1, 4), bool)), said, "mask", ValueError)
     if not can(part, not causal):
         said = f"causal={not causal}, with causal = {part.causal!r} in its class (self.refuse(causal=causal) does it)"
@@ -76,6 +76,6 @@ def _other_heads(k: int, X: Array) -> list[tuple[str, Any]]:
             ("of twice as many heads", np.repeat(X, 2, 1)),
             ("of twice as many tokens", np.repeat(X, 2, 2)),
         ]
-    if k != 2:  # values may have a width of their own
+    if k != 2:  # in most cores values may have a width of their own
         wrong += [("of width 0", X[..., :0]), ("of twice the width", np.repeat(X, 2, 3))]
     return wrong

@@ -178,7 +178,7 @@ def largest_neighbour(answer):
     )
     close(given, wanted, "The largest of what i sees, itself included, and each channel has a winner of its own.")
     derivative(answer, X, mask, hint="Only the winner gets a gradient, from every node at which it has won.")
-    unseen = "A node that is not seen hears nothing, though its number may be that of the winner."
+    unseen = "A node that i does not see gets no gradient from i, even if its number equals the winner's."
     derivative(answer, X[[0, 0, 1]], np.eye(3, dtype=bool), hint=unseen)
 
 

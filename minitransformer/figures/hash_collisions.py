@@ -85,7 +85,7 @@ def draw(data: HashCollisions) -> Figure:
         axes[2].axhline(edge, color="0.75", linewidth=1, linestyle="-")
         axes[2].axvline(edge, color="0.75", linewidth=1, linestyle="-")
     for bucket in np.unique(data.bucket):
-        first, *_, last = np.flatnonzero(data.bucket[data.order] == bucket) + 1
+        first, last = (np.flatnonzero(data.bucket[data.order] == bucket) + 1)[[0, -1]]
         right = first < n / 2
         place = (last + 1.5 if right else first - 1.5, (first + last) / 2)
         name, ground = f"bucket {bucket + 1 - data.bucket.min()}", {"facecolor": "white", "edgecolor": "none", "pad": 1}

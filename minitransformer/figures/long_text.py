@@ -47,7 +47,10 @@ def data() -> LongText:
 
 
 def draw(data: LongText) -> Figure:
-    """Training dashed, held-out solid, each the mean of the seeds; as in the Lecture notes. Names stand at the ends of lines."""
+    """Training dashed, held-out solid, each the mean of the seeds; as in the Lecture notes. Names stand at the ends of lines.
+
+    Training begins above the picture.
+    """
     fig, ax = figure(width=10, height=7)
     ends = []
     for attention, (name, color) in NAMES.items():

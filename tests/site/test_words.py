@@ -67,7 +67,10 @@ def italic(text):
         ("⟨dq, q⟩ = 0: I do D H K steps", "⟨<dq>, <q>⟩ = 0: I do [<D> <H> <K>] steps"),
         *[
             (text, text)
-            for text in ("Simon J. D. Prince", "Lecture notes, B.2", "e.g. i.e. x-ray, 4 × 5", "W_q's, w₁", "")
+            for text in (
+                *("Simon J. D. Prince", "Lecture notes, B.2", "e.g. i.e. x-ray, 4 × 5", "W_q's, w₁", ""),
+                *("154 GFLOP/s at 10.8 GB/s", "they adjust[s] it", "errata of kind A, part B"),
+            )
         ],
     ],
 )

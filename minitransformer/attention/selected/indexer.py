@@ -265,7 +265,7 @@ class Indexer(Core):
         asking, X_k = merge_heads(Q), merge_heads(K)
         (X_q,) = only_those_there(asks, asking)
         queries, w, keys = *self._asked(params, X_q), X_k @ params.U_k
-        # what no query sees teaches nothing, but it chooses by what it asks
+        # a token that no query sees has no part in the lesson, but chooses its keys by its own query
         wanted = (queries, w) if X_q is asking else self._asked(params, asking)
         ends = np.arange(m - n, m) + 1 if causal else np.full(n, m)
         among = None if mask is None else _for_all_heads(mask, 3)
