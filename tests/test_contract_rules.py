@@ -219,7 +219,9 @@ class ForgetsToReturn(Right):
         super().__call__(b, Q, K, V, causal=causal, mask=mask, rng=rng)
 
 
-@wrong("What stands in a hidden key", "nan in keys .* that the mask hides changes Y.*those_seen, .* makes zeros of them")
+@wrong(
+    "What stands in a hidden key", "nan in keys .* that the mask hides changes Y.*those_seen, .* makes zeros of them"
+)
 class KeepsNaN(Right):
     def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):
         A = np.where(self.seen(Q, K, causal, mask), sigmoid(self.scores(Q, K, b))[0], 0)
@@ -272,7 +274,8 @@ class Room(NamedTuple):
 
 
 @wrong(
-    "What does not fit is refused", r"a mask for 4 keys of 5 \(call must_broadcast, .*\): the error should speak of 'mask'"
+    "What does not fit is refused",
+    r"a mask for 4 keys of 5 \(call must_broadcast, .*\): the error should speak of 'mask'",
 )
 class LetsTheMaskThrough(Right):
     def seen(self, Q, K, causal, mask):

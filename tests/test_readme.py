@@ -84,7 +84,9 @@ def test_fences_are_of_known_kinds(document, root):
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_lead_somewhere_and_named_tests_exist(document, root):
     text = (root / document).read_text(encoding="utf-8")
-    for path, place in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
+    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text)
+    assert links or document == "CONTRIBUTING.md"
+    for path, place in links:
         target = root / (path or document)
         assert target.exists(), path
         if place and target.suffix == ".md":
@@ -95,9 +97,13 @@ def test_links_lead_somewhere_and_named_tests_exist(document, root):
             ]
             assert place in names or f'<a id="{place}">' in page, place
     if document == "TEACHING.md":  # CONTRIBUTING names tests that its reader writes
-        for row in re.findall(r"^\| \d.*", text, re.MULTILINE):
+        rows = re.findall(r"^\| \d.*", text, re.MULTILINE)
+        assert len(rows) == len(appendix.table())
+        for row in rows:
             folder = ""
-            for path in re.findall(r"`(?:pytest )?([\w/]+(?:\.py|/))", row.split("|")[3]):
+            named = re.findall(r"`(?:pytest )?([\w/]+(?:\.py|/))", row.split("|")[3])
+            assert named, row
+            for path in named:
                 folder = path.rpartition("/")[0] if "/" in path else folder
                 assert (root / folder / path.rpartition("/")[2]).exists(), path
 

@@ -84,7 +84,12 @@ OTHERS = (
     *("gmlp:form=source,hidden=9", "dynamic-convolution:renormalise=True"),
     "gat",
     *("softmax", "softmax:page=5", "softmax:sink=0,gate=head", "softmax:page=5,sink=learned,cap=2"),
-    *("delta:nu=2,reach=2", "gated-delta:channelwise=True,taps=3", "gated-delta:reach=2,key_heads=1"),
+    *(
+        "delta:nu=2,reach=2",
+        "gated-delta:taps=3",
+        "gated-delta:channelwise=True,taps=3",
+        "gated-delta:reach=2,key_heads=1",
+    ),
     *("ssd:taps=4,key_heads=1", "each head", "everything"),
     *("synthesizer:kind=random", "synthesizer:kind=factorised-random,learned=False,mixture=sum"),
     "synthesizer:kind=factorised-dense",

@@ -7,7 +7,7 @@ import pytest
 
 import minitransformer as mt
 from minitransformer import check_pullback
-from minitransformer.attention import DeltaRule, delta_rule, kernel_attention
+from minitransformer.attention import DeltaRule, delta_rule, kernel_attention, padding_mask
 from minitransformer.attention.delta_rule import unit
 from minitransformer.pullback import NoParams
 
@@ -120,6 +120,9 @@ def heads(seed=13):
     return [rng.standard_normal((B, 3, N, width)) for width in (R, R, DV, 1)]
 
 
+PADDING = padding_mask(np.array([N, 4]), N)[:, None]
+
+
 def test_the_core_is_the_function_of_unit_keys_and_an_open_gate():
     Q, K, V, b = heads()
     q, k = (X / np.sqrt((X**2).sum(-1, keepdims=True) + R * 1e-6) for X in (Q, K))
@@ -135,6 +138,11 @@ def test_unit_length():
     assert not Y.any()
     assert np.isfinite(pullback(np.ones_like(X))).all()
     check_pullback(unit, X)
+
+
+@pytest.mark.parametrize("mask", [None, PADDING], ids=["", "padding"])
+def test_gradient_of_the_core(mask):
+    check_pullback(partial(DeltaRule(), mask=mask), NoParams(), *heads(), entries=20)
 
 
 def test_what_is_hidden_has_written_nothing():

@@ -1,16 +1,19 @@
 """Differential attention: the definition in loops, its limiting cases, the core, and the checker, in every tier."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
 import minitransformer as mt
+from minitransformer import check_pullback
 from minitransformer.attention import (
     Differential,
     differential_attention,
     dot_product_attention,
     first_lambda,
+    padding_mask,
 )
 from minitransformer.functional import rms_norm
 
@@ -58,6 +61,16 @@ def test_against_loops():
         for head in range(H):
             want = loops(*(X[sample, head] for X in arrays[:-1]), arrays[-1][head])
             assert np.allclose(Y[sample, head], want, rtol=1e-11)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradient(causal):
+    check_pullback(partial(differential_attention, causal=causal), *random_inputs(1, n=5, m=7), entries=20)
+
+
+def test_gradient_in_tiles():
+    mask = padding_mask(np.array([M, 50]), M)[:, None]
+    check_pullback(partial(differential_attention, mask=mask), *random_inputs(2), entries=6)
 
 
 @dtypes
@@ -142,6 +155,14 @@ def test_the_core_is_the_function_of_pairs_of_heads(dtype):
         assert close(Z[:, 2 * p], want[..., :D])
         assert close(Z[:, 2 * p + 1], want[..., D:])
     assert close(pullback.A.sum(-1), np.full((B, H // 2, 9), 1 - lambda_, dtype))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_gradient_of_the_core(causal, padded):
+    core, *arrays = core_and_arrays(10)
+    mask = padding_mask(np.array([9, 6]), 9)[:, None] if padded else None
+    check_pullback(partial(core, causal=causal, mask=mask), *arrays, entries=20)
 
 
 def test_lambda_begins_near_its_first_value():

@@ -81,6 +81,14 @@ def test_a_mask_of_one_column_is_that_of_all_keys():
         np.testing.assert_array_equal(found, right)
 
 
+def test_padding_holds_what_it_likes():
+    Q, K, V = arrays()
+    keys = np.arange(M)[None] < 17
+    Y, _ = flash_attention(Q, K, V, block=5, mask=keys)
+    K[:, 17:], V[:, 17:] = 9, np.nan
+    np.testing.assert_array_equal(flash_attention(Q, K, V, block=5, mask=keys)[0], Y)
+
+
 @pytest.mark.parametrize(
     "attention", [partial(flash_attention, block=3), partial(ring_attention, owners=striped(7, 2))]
 )

@@ -18,6 +18,7 @@ from minitransformer.attention import (
     kernel_attention,
     kernel_attention_step,
     kernel_state,
+    padding_mask,
 )
 from minitransformer.positions import RoPE
 from minitransformer.pullback import NoParams
@@ -267,6 +268,9 @@ def test_features_are_made_by_an_object(features):
         KernelAttention(features)
 
 
+PADDING = padding_mask(np.array([M, 4]), M)[:, None]
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_core_is_the_function_of_features(causal, rng):
     Q, K, V = heads(rng)
@@ -276,6 +280,27 @@ def test_the_core_is_the_function_of_features(causal, rng):
     assert np.array_equal(Y, same)
     assert np.array_equal(pullback.A, direct.A)
     assert features.init(rng) == KernelAttention().init(rng) == NoParams()
+
+
+@pytest.mark.parametrize("mask", [None, PADDING], ids=["", "padding"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradient_of_the_core(causal, mask, rng):
+    core = partial(KernelAttention(), causal=causal, mask=mask)
+    check_pullback(core, NoParams(), *heads(rng), entries=20)
+
+
+def test_a_hidden_key_is_not_there(rng):
+    """Neither its features nor its value, whatever stands there, NaN included; and nothing is sent back to it."""
+    Q, K, V = heads(rng)
+    Y, pullback = KernelAttention()(NoParams(), Q, K, V, mask=PADDING)
+    alone, _ = KernelAttention()(NoParams(), Q[1], K[1, :, :4], V[1, :, :4])
+    np.testing.assert_allclose(Y[1], alone, rtol=1e-12)
+    _, _, dK, dV = pullback(Y)
+    assert not dK[1, :, 4:].any()
+    assert not dV[1, :, 4:].any()
+    V[1, :, 4:] = np.nan
+    K[1, :, 4:] = 1e4
+    assert np.array_equal(KernelAttention()(NoParams(), Q, K, V, mask=PADDING)[0], Y)
 
 
 @pytest.mark.parametrize("shape", [(N, M), (B, 3, N, M), (M,)])

@@ -20,7 +20,8 @@ from minitransformer.attention import (
 from minitransformer.functional import rms_norm
 from minitransformer.models import LanguageModel
 from minitransformer.positions import RoPE
-from minitransformer.pullback import random_like, tree_items
+from minitransformer.pullback import random_like, tree_items, tree_map
+from tests.pieces import in_pieces
 from tests.waves import waves
 
 STORED = Path(__file__).parent / "data" / "latent.json"
@@ -99,9 +100,23 @@ def test_the_latent_gets_a_gradient_as_key_and_one_as_value_from_every_head():
 
 # ------------------------------------------------------------------------------------------- as a layer, decoding
 
+LAYERS = {
+    "queries of X": Latent(24, 3, rank=7, rotary=4),
+    "queries of a latent": Latent(24, 3, 7, query_rank=5, rotary=4),
+}
+layers = pytest.mark.parametrize("name", LAYERS)
+
 
 def some(layer, seed=5):
     return random_like(layer.init(np.random.default_rng(0), np.float64), np.random.default_rng(seed))
+
+
+@layers
+def test_decoding_is_the_absorbed_form_of_the_whole(name, tier):
+    layer, X = LAYERS[name], np.random.default_rng(6).standard_normal((2, 9, 24))
+    said, state = in_pieces(layer, some(layer), X, (0, 3, 4, 5, 8, 9))
+    assert np.allclose(said, layer(some(layer), X, causal=True)[0], rtol=1e-10, atol=1e-12)
+    assert state.length == 9
 
 
 def test_a_token_leaves_the_latent_and_the_turned_key_behind():
@@ -238,7 +253,7 @@ def test_what_does_not_fit_is_refused():
         latent_attention(Q, Q_R, C, K_R, W_uk, W_uv[:, :-1])
     with pytest.raises(ValueError, match="mask: shape"):
         latent_attention(Q, Q_R, C, K_R, W_uk, W_uv, mask=np.ones((N, M + 1), bool))
-    layer, X = Latent(24, 3, rank=7, rotary=4), np.zeros((2, 5, 24))
+    layer, X = LAYERS["queries of X"], np.zeros((2, 5, 24))
     with pytest.raises(ValueError, match="should have the axes"):
         layer(some(layer), X, mask=np.ones((2, 5, 5), bool))
     with pytest.raises(ValueError, match="latent has no queries and keys"):
@@ -248,3 +263,10 @@ def test_what_does_not_fit_is_refused():
 def test_the_base_is_that_of_the_angles():
     layer = Latent(24, 3, rotary=4, base=50.0)
     np.testing.assert_array_equal(layer.rotate.angles(9)[0], np.arange(9)[:, None] * 50.0 ** np.array([0, -1 / 2]))
+
+
+def test_float32_stays():
+    layer = LAYERS["queries of a latent"]
+    params = tree_map(lambda a: a.astype(np.float32), some(layer))
+    Y, pullback = layer(params, np.ones((3, 24), np.float32))
+    assert {a.dtype for _, a in tree_items((Y, pullback(Y)))} == {np.dtype(np.float32)}

@@ -214,6 +214,36 @@ def test_cross_attention_to_nothing():
 # ----------------------------------------------------------------------------------------------- decoding
 
 
+@pytest.mark.parametrize("edges", [(0, 5), (0, 1, 2, 3, 4, 5), (0, 2, 5), (0, 3, 4, 5)], ids=str)
+def test_decoding_in_pieces_is_the_whole(tier, edges):
+    """With the keys and values of the past at hand; equal to rounding, as products of other shapes are taken."""
+    said, state = in_pieces(LAYER, PARAMS, Z, edges)
+    assert np.allclose(said, LAYER(PARAMS, Z, causal=True)[0], rtol=1e-11, atol=1e-12)
+    assert state.length == M
+    assert state.keys.shape == state.values.shape == (B, H, M, D // H)
+
+
+def test_decoding_leaves_the_past_alone():
+    _, state = LAYER.step(PARAMS, X)
+    keys, values = state.keys.copy(), state.values.copy()
+    _, longer = LAYER.step(PARAMS, Z, state)
+    assert (state.length, longer.length) == (N, N + M)
+    assert np.array_equal(state.keys, keys)
+    assert np.array_equal(state.values, values)
+
+
+def test_two_continuations_of_one_past_do_not_meet():
+    """Both look into the same room for keys; the one that comes second gets a room of its own."""
+    _, state = LAYER.step(PARAMS, X)
+    others = [Z, 2 * Z]
+    both = [LAYER.step(PARAMS, other, state)[1] for other in others]
+    both = [LAYER.step(PARAMS, other, longer)[1] for other, longer in zip(others, both, strict=True)]
+    for other, longer in zip(others, both, strict=True):
+        _, alone = LAYER.step(PARAMS, np.concatenate([X, other, other], 1))
+        np.testing.assert_allclose(longer.keys, alone.keys, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(longer.values, alone.values, rtol=0, atol=1e-13)
+
+
 def test_the_room_for_keys_is_not_copied_for_every_token(rng):
     """It doubles when it is full: 200 tokens are moved three times at most."""
     rooms, state = set(), None

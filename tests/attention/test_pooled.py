@@ -21,7 +21,8 @@ from minitransformer.attention.compressed.memory_compressed import compress
 from minitransformer.functional import rms_norm
 from minitransformer.models import LanguageModel
 from minitransformer.positions import RoPE
-from minitransformer.pullback import random_like, tree_items
+from minitransformer.pullback import random_like, tree_items, tree_map
+from tests.pieces import in_pieces
 from tests.waves import waves
 
 STORED = Path(__file__).parent / "data" / "pooled.json"
@@ -218,6 +219,14 @@ def test_what_a_mask_hides_reaches_nothing_wherever_it_stands(tier):
 
 # --------------------------------------------------------------------------------------------- as a layer, decoding
 
+LAYERS = {
+    "as it comes": Pooled(24, 3),
+    "small": Pooled(24, 3, block=3, window=4),
+    "wide rows": Pooled(24, 3, block=2, window=1, head_width=10, rotary=6, base=500.0),
+    "one token a block": Pooled(24, 3, block=1, window=2),
+}
+layers = pytest.mark.parametrize("name", LAYERS)
+
 
 @pytest.mark.parametrize(("head_width", "turned"), [(2, 2), (3, 2), (6, 2), (8, 4), (None, 4)])
 def test_what_nobody_chooses(head_width, turned):
@@ -232,6 +241,24 @@ def test_what_nobody_chooses(head_width, turned):
     assert not params.sink.any()
 
 
+@layers
+def test_gradient_of_the_layer(name, tier):
+    layer = LAYERS[name]
+    (X,) = rows(15, (2, 19, 24))
+    zero = ("params.W_z", "params.beta") if layer.block == 1 else ()  # one token has all of the weight
+    check_pullback(lambda params, X: layer(params, X), some(layer), X, entries=6, zero=zero)
+
+
+@layers
+@pytest.mark.parametrize("cuts", [(0, 1, 2, 3, 11, 12, 40), range(41)], ids=["pieces", "each token"])
+def test_decoding_is_the_whole(name, cuts, tier):
+    layer, (X,) = LAYERS[name], rows(16, (2, 40, 24))
+    said, state = in_pieces(layer, some(layer), X, tuple(cuts))
+    assert np.allclose(said, layer(some(layer), X)[0], rtol=1e-10, atol=1e-12)
+    assert state.length == 40
+    assert state.blocks.length == 40 // layer.block
+
+
 def test_a_long_text_leaves_a_row_for_each_block_behind():
     layer = Pooled(32, 4, block=8, window=16)
     X = np.random.default_rng(17).standard_normal((200, 32)).astype(np.float32)
@@ -241,6 +268,16 @@ def test_a_long_text_leaves_a_row_for_each_block_behind():
     assert state.blocks.values.size == state.recent.values.size == 0
     assert state.E.shape == state.Z.shape == (0, 8)
     assert state.E.base is state.Z.base is None, "a view would hold the rows of all 200 tokens"
+
+
+def test_two_ways_to_go_on_from_one_state_do_not_meet():
+    layer, (X, other) = LAYERS["small"], rows(18, (20, 24), (4, 24))
+    params = some(layer)
+    _, state = layer.step(params, X[:13])
+    first, _ = layer.step(params, X[13:], state)
+    layer.step(params, other, state)
+    again, _ = layer.step(params, X[13:], state)
+    assert np.array_equal(first, again)
 
 
 # ------------------------------------------------------------------------------------------------ DeepSeek's own
@@ -299,7 +336,7 @@ def test_what_does_not_fit_is_refused():
         pooled_attention(Q, C, E, **sizes, mask=np.ones((B, M + 1), bool))
     with pytest.raises(ValueError, match="beta: should have a row"):
         pool_blocks(C, C, np.zeros((0, D)))
-    layer = Pooled(24, 3, block=3, window=4)
+    layer = LAYERS["small"]
     with pytest.raises(ValueError, match="the tokens, which are all that it can hide"):
         layer(some(layer), np.zeros((2, 5, 24)), mask=np.ones((5, 5), bool))
     with pytest.raises(ValueError, match=r"pooled has no queries and keys.*at the embeddings.* such as 'sinusoidal'"):
@@ -311,3 +348,10 @@ def test_what_does_not_fit_is_refused():
     for other in (state._replace(recent=longer.recent), state._replace(Z=state.Z[:, :1])):
         with pytest.raises(ValueError, match=r"state: blocks, last rows and what waits .* should all be of 5 tokens"):
             layer.step(some(layer), np.zeros((2, 1, 24)), other)
+
+
+def test_float32_stays():
+    layer = LAYERS["small"]
+    params = tree_map(lambda a: a.astype(np.float32), some(layer))
+    Y, pullback = layer(params, np.ones((7, 24), np.float32))
+    assert {a.dtype for _, a in tree_items((Y, pullback(Y)))} == {np.dtype(np.float32)}

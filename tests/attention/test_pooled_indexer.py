@@ -22,6 +22,7 @@ from minitransformer.attention.selected import index_scores
 from minitransformer.models import LanguageModel
 from minitransformer.pullback import tree_items, tree_map, with_added
 from tests.attention.test_pooled import rows, some
+from tests.pieces import in_pieces
 from tests.waves import waves
 
 STORED = Path(__file__).parent / "data" / "pooled_indexer.json"
@@ -141,9 +142,12 @@ def test_a_query_that_sees_nothing_beside_no_sink_makes_no_nan(tier):
 # -------------------------------------------------------------------------------------- the layer and its choice
 
 LAYERS = {
+    "as it comes": PooledIndexer(24, 3),
     "small": PooledIndexer(24, 3, block=3, window=4, chosen=3, small=5, narrow=6),
     "wide rows": PooledIndexer(24, 3, block=2, window=1, head_width=10, rotary=6, base=500.0, chosen=2, narrow=5),
+    "one token a block": PooledIndexer(24, 3, block=1, window=2, chosen=4, small=7),
 }
+layers = pytest.mark.parametrize("name", LAYERS)
 
 
 def turned(x, position, base, channels):
@@ -211,6 +215,15 @@ def test_with_all_blocks_and_no_look_back_it_is_pooled_attention(tier):
     assert not dparams.W_e[:, :8].any()
 
 
+@layers
+def test_gradient_of_the_layer(name, tier):
+    layer = LAYERS[name]
+    (X,) = rows(15, (2, 19, 24))
+    check_pullback(
+        lambda params, X: layer(params, X), some(layer), X, entries=6, zero=[f"params.{path}" for path in layer.apart]
+    )
+
+
 def test_the_indexer_learns_from_its_loss_alone_and_the_rest_from_the_other():
     """Difference quotients of the added loss, with what attention gives held: the gradient of U. None of it reaches the rest."""
     layer, (X, dY) = (
@@ -272,6 +285,16 @@ def test_what_a_mask_hides_reaches_nothing_wherever_it_stands(tier):
 # ------------------------------------------------------------------------------------------------------ decoding
 
 
+@layers
+@pytest.mark.parametrize("cuts", [(0, 1, 2, 3, 11, 12, 40), range(41)], ids=["pieces", "each token"])
+def test_decoding_is_the_whole(name, cuts, tier):
+    layer, (X,) = LAYERS[name], rows(18, (2, 40, 24))
+    said, state = in_pieces(layer, some(layer), X, tuple(cuts))
+    np.testing.assert_allclose(said, layer(some(layer), X)[0], rtol=1e-10, atol=1e-12)
+    assert state.length == 40
+    assert state.blocks.length == state.small.length == 40 // layer.block
+
+
 def test_a_long_text_leaves_two_rows_for_each_block_behind():
     layer = PooledIndexer(32, 4, block=8, window=16, narrow=6)
     X = np.random.default_rng(19).standard_normal((203, 32)).astype(np.float32)
@@ -283,6 +306,16 @@ def test_a_long_text_leaves_two_rows_for_each_block_behind():
     assert state.E.shape == state.Z.shape == (11, 16)  # of the last complete block, and of what follows it
     assert state.E_i.shape == state.Z_i.shape == (11, 12)
     assert all(part.base is None for part in (state.E, state.Z, state.E_i, state.Z_i)), "views hold all 203 rows"
+
+
+def test_two_ways_to_go_on_from_one_state_do_not_meet():
+    layer, (X, other) = LAYERS["small"], rows(20, (20, 24), (4, 24))
+    params = some(layer)
+    _, state = layer.step(params, X[:13])
+    first, _ = layer.step(params, X[13:], state)
+    layer.step(params, other, state)
+    again, _ = layer.step(params, X[13:], state)
+    np.testing.assert_array_equal(first, again)
 
 
 # ------------------------------------------------------------------------------------------------ DeepSeek's own
@@ -356,6 +389,13 @@ def test_what_does_not_fit_is_refused():
             ValueError, match=r"state: blocks, last rows and what waits .* should all be of [89] tokens"
         ):
             layer.step(some(layer), np.zeros((2, 1, 24)), other)
+
+
+def test_float32_stays():
+    layer = LAYERS["small"]
+    params = tree_map(lambda a: a.astype(np.float32), some(layer))
+    Y, pullback = layer(params, np.ones((7, 24), np.float32))
+    assert {a.dtype for _, a in tree_items((Y, with_added(pullback, 1.0)(Y)))} == {np.dtype(np.float32)}
 
 
 def test_a_text_without_a_complete_block_is_a_window_alone(tier):

@@ -88,6 +88,15 @@ def test_gradient(options, own):
     check_pullback(partial(dot_product_attention, **options), Q, K, V, bias, b, entries=20)
 
 
+def test_gradient_in_tiles():
+    """Lengths that are no multiple of a tile, and a mask."""
+    mask = np.random.default_rng(4).random((B, 1, N, M)) < 0.6
+    mask[:, :, 3] = False
+    check_pullback(
+        lambda Q, K, V, b: dot_product_attention(Q, K, V, None, b, mask=mask, cap=2.0), *random_inputs(5), entries=8
+    )
+
+
 @dtypes
 def test_the_stages(dtype):
     """A cap, then a softmax with a sink, is what attention does; of weights and of every gradient."""

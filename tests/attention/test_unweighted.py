@@ -46,6 +46,14 @@ def test_it_is_equivariant():
     assert np.allclose(unweighted_attention(X[:, order])[0], unweighted_attention(X)[0][:, order], atol=1e-13)
 
 
+def test_causal_outputs_before_t_do_not_change_at_all():
+    changed = X.copy()
+    changed[:, 2] += 1
+    assert np.array_equal(
+        unweighted_attention(X, causal=True)[0][:, :2], unweighted_attention(changed, causal=True)[0][:, :2]
+    )
+
+
 @pytest.mark.parametrize("n", [0, 1])
 def test_short_sequences(n):
     Y, pullback = unweighted_attention(X[:, :n])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minitransformer as mt
-from minitransformer.attention import dot_product_attention
+from minitransformer.attention import causal_mask, dot_product_attention
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.backend import available
 from tests.kernels.promises import assert_any_number_of_threads, peaks_of
@@ -194,6 +194,13 @@ def test_the_pullback_remembers_what_the_equation_needs_and_no_matrix():
     np.testing.assert_allclose(pullback.L, np.log(np.exp(S).sum(-1)), rtol=1e-5)
 
 
+def test_a_gradient_of_another_shape_is_refused():
+    Q, K, V, dY = random_inputs(8, (2,), 4, 4, 4, 4)
+    _, pullback = dot_product_attention(Q, K, V)
+    with pytest.raises(ValueError, match=r"dY: shape \(4, 2, 4\) should be that of Y, \(2, 4, 4\)"):
+        pullback(dY.transpose(1, 0, 2))
+
+
 @pytest.mark.parametrize("shape", [(2, 5, 9), (8,), (3, 2, 3, 7, 9), (7, 1, 1)])
 def test_a_mask_that_does_not_fit_is_the_same_error_in_both_tiers(shape):
     Q, K, V, _ = random_inputs()
@@ -224,6 +231,24 @@ def test_a_query_that_sees_no_key_gives_zeros_and_no_gradient(dtype):
         assert not have[name][:, :, blind].any(), name
     assert have["Y"][0, :, 30].any()
     assert_tiers_agree(Q, K, V, dY, mask=mask)
+
+
+def test_a_key_that_no_query_sees_gets_no_gradient():
+    Q, K, V, dY = random_inputs(10, (2,), 66, 66)
+    mask = np.ones((2, 1, 66), bool)
+    mask[0, :, 20:] = False
+    have = everything(None, Q, K, V, dY, mask=mask, causal=True)
+    assert not have["dK"][0, 20:].any()
+    assert not have["dV"][0, 20:].any()
+    assert have["dK"][1, 20:].any()
+
+
+def test_more_queries_than_keys_leave_the_first_queries_without_any_when_causal():
+    Q, K, V, dY = random_inputs(11, (2,), 200, 70)
+    have = everything(None, Q, K, V, dY, causal=True)
+    assert not have["Y"][:, :130].any()
+    assert not have["dQ"][:, :130].any()
+    assert have["Y"][:, 130:].all()
 
 
 @pytest.mark.parametrize("size", [10.0, 1e3])
@@ -292,6 +317,14 @@ def test_the_future_does_not_change_a_bit_of_the_past():
 
 def test_the_same_bits_with_any_number_of_threads():
     assert_any_number_of_threads(partial(everything, None, causal=True), random_inputs(16, (3,), 300, 300))
+
+
+def test_an_explicit_causal_mask_is_the_same_as_causal():
+    Q, K, V, dY = random_inputs(17, (2,), 100, 150)
+    a = everything(None, Q, K, V, dY, causal=True)
+    b = everything(None, Q, K, V, dY, mask=causal_mask(100, 150))
+    for name in a:
+        np.testing.assert_allclose(a[name], b[name], atol=1e-6, err_msg=name)
 
 
 # ------------------------------------------------------------------------------------------------- memory

@@ -142,13 +142,15 @@ def test_the_same_bits_with_any_number_of_threads(sizes):
     assert_any_number_of_threads(partial(everything, causal=True), arrays)
 
 
-def test_the_pullback_remembers_no_matrix():
-    FQ, FK, V, _ = random_inputs(10, (2,), 100, 90)
+def test_the_pullback_remembers_no_matrix_and_refuses_another_shape():
+    FQ, FK, V, dY = random_inputs(10, (2,), 100, 90)
     Y, pullback = kernel_attention(FQ, FK, V)
     assert pullback._fields == ("FQ", "FK", "V", "Y", "D", "S_before", "z_before", "causal")
     assert pullback.FQ is FQ
     assert np.shares_memory(pullback.Y, Y)
     np.testing.assert_allclose(pullback.D, (FQ @ FK.mT).sum(-1))
+    with pytest.raises(ValueError, match=r"dY: shape \(2, 4, 100\) should be that of Y, \(2, 100, 4\)"):
+        pullback(dY.mT)
 
 
 def test_memory_is_linear_in_the_length():

@@ -264,6 +264,15 @@ def test_bad_arguments_are_the_same_error_in_both_tiers():
         assert len(said) == 1
 
 
+def test_a_gradient_of_another_shape_is_refused():
+    X = np.ones((2, 5))
+    for pullback in (relu(X)[1], layer_norm(X, X[0], X[0])[1]):
+        with pytest.raises(ValueError, match=r"dY: shape \(3, 5\) should be that of Y, \(2, 5\)"):
+            pullback(np.ones((3, 5)))
+    with pytest.raises(ValueError, match=r"dY: shape \(3, 5\) should be that of Y, \(2, 5\)"):
+        embedding(np.array([0, 1]), X)[1](np.ones((3, 5)))
+
+
 def test_the_same_bits_every_time_with_any_number_of_threads():
     from minitransformer.kernels.threads import limit
 

@@ -115,6 +115,15 @@ def test_the_same_bits_with_any_number_of_threads():
     assert_any_number_of_threads(everything, random_inputs(8, (3,), 170, 66, 66))
 
 
+@pytest.mark.parametrize("function", [delta_rule, gated_linear_attention, gated_delta_rule])
+def test_a_gradient_of_another_shape_is_refused(function):
+    Q, K, V, beta, log_decay, dY = random_inputs(9, (2,), 6)
+    rest = {delta_rule: (beta,), gated_linear_attention: (log_decay,), gated_delta_rule: (beta, log_decay)}[function]
+    _, pullback = function(Q, K, V, *rest)
+    with pytest.raises(ValueError, match=r"dY: shape \(2, 4, 6\) should be that of Y, \(2, 6, 4\)"):
+        pullback(dY.mT)
+
+
 @pytest.mark.parametrize(("function", "arrays"), [(delta_rule, 6), (gated_delta_rule, 10)])
 def test_memory_is_linear_in_the_length(function, arrays):
     """Y, e and the gradients; with gates also α, and a state for 32 positions. A state for each would be 32 arrays more."""

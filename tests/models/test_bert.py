@@ -202,6 +202,12 @@ def test_bad_input():
     assert hidden.shape == (2, 0, 6)
 
 
+@pytest.mark.parametrize("name", ["vocabulary", "context", "hidden", "depth"])
+def test_a_size_of_zero_is_refused(name):
+    with pytest.raises(ValueError, match=name):
+        BERT(**{name: 0})
+
+
 def test_a_width_that_the_heads_do_not_divide_is_refused():
     with pytest.raises(ValueError, match="768 is not divisible into 7 heads"):
         BERT(heads=7)

@@ -52,6 +52,34 @@ def test_gradient_with_masks(order, options):
     check_pullback(partial(block, **options), some(block), X, zero=NO_EFFECT, entries=4)
 
 
+@pytest.mark.parametrize("order", ["pre", "post"])
+def test_gradient_with_dropout(order):
+    """The same generator each time, so that the same entries are dropped."""
+    block = Block.of(D, 2, 7, order, dropout=0.3)
+    check_pullback(
+        lambda params, X: block(params, X, rng=np.random.default_rng(4)), some(block), X, zero=NO_EFFECT, entries=4
+    )
+
+
+@pytest.mark.parametrize("norm", KINDS)
+@pytest.mark.parametrize("order", ["pre", "post"])
+def test_gradient_of_a_decoder_block(order, norm):
+    """To the parameters of all three steps, to the input and to the encoder's output."""
+    block = Block.of(D, 2, 7, order, f"{norm}:eps=0.1", cross=True)
+    check_pullback(partial(block, causal=True, Z_mask=Z_PADDING), *(some(block), X, Z), zero=NO_EFFECT, entries=4)
+
+
+@pytest.mark.parametrize("order", ["pre", "post"])
+def test_gradient_of_a_decoder_block_with_dropout(order):
+    block = Block.of(D, 2, 7, order, dropout=0.3, cross=True)
+    check_pullback(
+        lambda params, X, Z: block(params, X, Z, causal=True, rng=np.random.default_rng(4)),
+        *(some(block), X, Z),
+        zero=NO_EFFECT,
+        entries=4,
+    )
+
+
 def test_gradient_without_batch():
     block = Block.of(D, 2, 7)
     check_pullback(block, some(block), X[0], zero=NO_EFFECT, entries=3)

@@ -150,6 +150,15 @@ def test_the_source_reaches_every_output_and_the_target_only_later_ones():
         assert not np.isclose(after[:, t:], logits[:, t:]).all(-1).any()
 
 
+def test_samples_do_not_see_each_other():
+    ed = model()
+    params, source, target = some(ed), SOURCE.copy(), TARGET.copy()
+    source[1], target[1] = 7, 7
+    logits, _ = ed(params, SOURCE, TARGET, lengths=LENGTHS)
+    assert np.array_equal(ed(params, source, target, lengths=LENGTHS)[0][0], logits[0])
+    assert np.allclose(ed(params, SOURCE[0], TARGET[0])[0], logits[0], rtol=1e-11), "and a batch is not needed"
+
+
 def test_an_empty_source():
     """Length 0: the decoder has nothing to look at, gets zeros from there, and still answers."""
     ed = model()

@@ -10,7 +10,7 @@ import minitransformer as mt
 from minitransformer.attention import MultiHeadAttention, SoftmaxAttention
 from minitransformer.models import BERT, Block, EncoderDecoder, FeedForward, LanguageModel, Norm, Stack
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, ALiBi, OffsetBias, RoPE, Shaw, place
-from minitransformer.pullback import Pullback, tree_items, tree_set
+from minitransformer.pullback import Pullback, tree_items, tree_leaves, tree_set
 from minitransformer.typing import Array
 from tests.pieces import in_pieces
 
@@ -49,9 +49,30 @@ def test_a_language_model_with_it(name, rng):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_future_has_no_effect(name, rng):
+    model = LanguageModel(vocabulary=7, context=9, positions=name, **SIZES)
+    params = parameters(model, rng)
+    tokens = rng.integers(7, size=(2, 9))
+    other = tokens.copy()
+    other[:, 5] = (tokens[:, 5] + 1) % 7
+    before, after = model(params, tokens)[0], model(params, other)[0]
+    assert np.array_equal(before[:, :5], after[:, :5])
+    assert not np.allclose(before[:, 5], after[:, 5])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_generation_with_a_cache_gives_the_same_logits(name, rng):
+    model = LanguageModel(vocabulary=7, context=9, positions=name, **SIZES)
+    params = parameters(model, rng)
+    tokens = rng.integers(7, size=(2, 9))
+    said, _ = in_pieces(model, params, tokens, range(4, 10), model.step(params, tokens[:, :4])[1])
+    np.testing.assert_allclose(said, model(params, tokens)[0][:, 4:], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("pieces", [(3, 4, 1, 1), (1, 8), (1,) * 9])
-def test_generation_with_a_cache_gives_the_same_logits(name, pieces, rng):
-    """With one head of keys and values for four of queries, one token at a time or several at once."""
+def test_and_so_it_does_with_shared_keys_and_several_tokens_at_once(name, pieces, rng):
+    """With one head of keys and values for four of queries."""
     model = LanguageModel(vocabulary=7, context=9, positions=name, **{**SIZES, "width": 16, "heads": 4}, groups=1)
     params, tokens = parameters(model, rng), rng.integers(7, size=(2, 9))
     said, state = in_pieces(model, params, tokens, np.cumsum((0, *pieces)))
@@ -80,6 +101,16 @@ def test_a_bert_with_it_tells_the_order_of_tokens(name, rng):
     tokens = np.array([1, 2, 3, 4, 5])
     forwards, backwards = model(params, tokens)[0], model(params, tokens[::-1].copy())[0][::-1]
     assert np.allclose(forwards, backwards) == (name in WITHOUT_DIRECTION)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_float32_stays_float32(name, rng):
+    model = LanguageModel(vocabulary=7, context=9, positions=name, **SIZES)
+    params = model.init(rng)
+    assert {leaf.dtype for leaf in tree_leaves(params)} == {np.dtype(np.float32)}
+    logits, pullback = model(params, np.arange(6))
+    assert logits.dtype == np.float32
+    assert {leaf.dtype for leaf in tree_leaves(pullback(logits))} == {np.dtype(np.float32)}
 
 
 class Two(NamedTuple):

@@ -20,6 +20,7 @@ from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
+from tests.pieces import in_pieces
 
 pytestmark = pytest.mark.usefixtures("definitions")
 
@@ -162,6 +163,15 @@ def test_a_model_is_told_so_and_trains(attention, tier, tmp_path):
     mt.tree_map(lambda *_: None, before.params, after.params)
     save(tmp_path / "run.safetensors", Checkpoint(model, training, after, objective.data))
     assert load(tmp_path / "run.safetensors").model == model
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear", ("softmax", "window:radius=3")])
+def test_one_by_one_is_the_same_as_all_at_once(attention, tier):
+    model = LanguageModel(40, 24, D, 3, H, 10, attention=attention, stack="reversible")
+    params = model.init(np.random.default_rng(0), np.float64)
+    tokens = np.random.default_rng(1).integers(0, 40, (2, 13))
+    said, _ = in_pieces(model, params, tokens, (0, 7, 8, 9, 13))
+    np.testing.assert_allclose(said, model(params, tokens)[0], atol=1e-11)
 
 
 def test_it_is_not_a_usual_stack():

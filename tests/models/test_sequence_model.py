@@ -217,6 +217,21 @@ def test_logits_before_t_do_not_see_token_t(order, t):
     assert not np.isclose(before[:, t:], after[:, t:]).all(-1).any()
 
 
+def test_tokens_appended_do_not_change_what_was_there():
+    """Other lengths are other shapes, for which BLAS may sum in another order: equal to rounding."""
+    lm = model()
+    params = some(lm)
+    assert np.allclose(lm(params, TOKENS[:, :3])[0], lm(params, TOKENS)[0][:, :3], rtol=1e-11, atol=1e-12)
+
+
+def test_samples_do_not_see_each_other():
+    lm = model()
+    params, changed = some(lm), TOKENS.copy()
+    changed[1] = 3
+    assert np.array_equal(lm(params, TOKENS)[0][0], lm(params, changed)[0][0])
+    assert np.allclose(lm(params, TOKENS[0])[0], lm(params, TOKENS)[0][0], rtol=1e-11), "and a batch is not needed"
+
+
 def test_dropout_is_only_for_training():
     lm = model(dropout=0.5)
     params = some(lm)
@@ -264,6 +279,14 @@ def test_decoding_with_a_cache_is_the_whole(order, positions, tier):
         assert np.allclose(said, whole, rtol=1e-10, atol=1e-11)
         assert state.length == 4
         assert [block.keys.shape for block in state.blocks] == [(2, 2, 4, 3)] * 2
+
+
+def test_decoding_in_float32():
+    lm = model()
+    params = lm.init(np.random.default_rng(0))
+    logits, state = lm.step(params, TOKENS[0])
+    assert logits.dtype == state.blocks[0].K.dtype == np.float32
+    assert np.allclose(logits, lm(params, TOKENS[0])[0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("outputs", ["tied", "own", 3, "none"])

@@ -25,6 +25,12 @@ D, H = 12, 2
 SIZES = {"vocabulary": 40, "context": 5, "width": D, "heads": H, "hidden": 10}
 LETTERS = np.resize(np.frombuffer(b"abcdefgh ijkl. ", np.uint8), 1000) % 40
 TEXT = Text(LETTERS, LETTERS[:130], "letters", "")
+ROTATIONS = [
+    RoPE(6, scaling=YaRN(4.0, 6)),
+    RoPE(6, scaling=NTK(2.0)),
+    RoPE(6, part=2, scaling=YaRN(4.0, 6)),
+    RoPE(6, layout="halves", part=4, pairs_of="head"),
+]
 FROM_THE_FIRST = ("tupe", "grid")  # these count from the first token
 RELATIVE = [name for name in IN_ATTENTION if name not in FROM_THE_FIRST]
 

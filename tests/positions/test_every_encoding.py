@@ -125,6 +125,16 @@ def test_positions_matter(encoding, K, V, rng):
 
 
 @every_encoding
+def test_one_row_from_a_cache_is_the_last_row(encoding, K, V, rng):
+    """Generation: a query alone, at the last position so far, sees what it would see among all."""
+    Q, params = rng.standard_normal(K.shape), parameters(encoding, rng)
+    Y, _ = attend(encoding, params, Q, K, V, causal=True)
+    for i in range(m):
+        one, _ = attend(encoding, params, Q[..., i : i + 1, :], K[..., : i + 1, :], V[..., : i + 1, :], causal=True)
+        np.testing.assert_allclose(one[..., 0, :], Y[..., i, :], rtol=0, atol=1e-12)
+
+
+@every_encoding
 def test_later_tokens_are_not_seen(encoding, K, V, rng):
     """With `causal`, what changes at position 4 leaves the bits before it as they were."""
     Q, params = rng.standard_normal(K.shape), parameters(encoding, rng)

@@ -13,6 +13,7 @@ from minitransformer.positions import T5Bias
 from minitransformer.pullback import tree_bytes
 from minitransformer.related import Synthesizer, SynthesizerParams
 from minitransformer.related.synthesizer_logits import RandomParams
+from tests.pieces import in_pieces
 
 H, d, longest = 2, 6, 20
 KINDS = ("dense", "factorised-dense", "random", "factorised-random")
@@ -47,6 +48,47 @@ def test_gradients(kind, mixture, n):
         for options in ({}, {"causal": True}, {"mask": there}):
             with mt.backend("numpy"):
                 check_pullback(partial(layer, **options), some(layer), X, untrained=untrained, entries=2)
+
+
+@pytest.mark.parametrize("mixture", MIXTURES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_is_whole(kind, mixture, tier):
+    layer = MultiHeadAttention(H * d, H, core=core(kind, mixture))
+    params, X = some(layer), np.random.default_rng(1).standard_normal((2, 17, H * d))
+    said, state = in_pieces(layer, params, X, (0, 1, 9, 9, 12, 17))
+    np.testing.assert_allclose(said, layer(params, X, causal=True)[0], rtol=0, atol=1e-12)
+    assert state.K.shape[-1] == (0 if mixture == "none" else d)  # keys are kept where they are asked
+
+
+@pytest.mark.parametrize("mixture", MIXTURES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_hidden_reaches_nothing(kind, mixture, tier):
+    part, found = core(kind, mixture), []
+    dY = heads(7, 5, 1)[0]
+    with np.errstate(invalid="ignore"):
+        for what in (9.0, np.nan, np.inf):
+            for mask in (np.arange(7)[None] < 5, np.arange(7) < np.array([7, 5])[:, None, None, None]):
+                Q, K, V = heads(7)
+                K[1, :, 5:] = V[1, :, 5:] = what
+                if mask.ndim == 2:
+                    K[:, :, 5:] = V[:, :, 5:] = what
+                Y, pullback = part(some(part), Q, K, V, mask=mask)
+                found.append(dict(mt.tree_items({"Y": Y, "gradients": pullback(dY)})))
+    for k, other in enumerate(found):
+        for path, array in found[k % 2].items():
+            np.testing.assert_allclose(other[path], array, atol=1e-11, err_msg=path)
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("mixture", MIXTURES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_no_samples_the_shapes_are_those_of_some(kind, mixture):
+    part, arrays = core(kind, mixture), heads(5)[:, :0]
+    Y, pullback = part(some(part), *arrays)
+    dparams, *gradients = pullback(Y)
+    assert Y.shape == (0, H, 5, d)
+    assert [X.shape for X in gradients] == [X.shape for X in arrays]
+    assert not any(a.any() for _, a in mt.tree_items(dparams))
 
 
 # ---------------------------------------------------------------------------------------- limiting cases
@@ -210,6 +252,17 @@ def test_nothing_is_learned_that_nobody_asks():
     a, b = core("factorised-dense").factors
     sizes = [tree_size(core(kind).init(np.random.default_rng(0))) / H for kind in KINDS]
     assert sizes == [(d + 1) * longest, (d + 1) * (a + b), longest**2, 2 * 3 * longest]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dtype_is_kept(dtype):
+    for kind in KINDS:
+        for mixture in MIXTURES:
+            part = core(kind, mixture)
+            params = part.init(np.random.default_rng(0), dtype)
+            Q, K, V = heads(9).astype(dtype)
+            Y, pullback = part(params, Q, K, V)
+            assert {array.dtype for _, array in mt.tree_items((Y, pullback(Y)))} == {np.dtype(dtype)}
 
 
 def test_a_reshape_in_place_of_a_transpose_mixes_tokens_and_heads():

@@ -1,10 +1,12 @@
 """FNet: the transform as sums of cosines and sines, what twice of it is, padding, its gradient."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
+from minitransformer import check_pullback
 from minitransformer.attention.compressed import FNet, fourier_mix
 from minitransformer.models import LanguageModel
 from minitransformer.pullback import NoParams, tree_size
@@ -76,6 +78,16 @@ def test_no_token():
     Y, pullback = fourier_mix(tokens(B, N), mask=np.zeros((B, N), bool))
     assert not Y.any()
     assert not pullback(np.ones((B, N, D))).any()
+
+
+@pytest.mark.parametrize("mask", [None, MASK])
+def test_gradient(mask):
+    check_pullback(partial(fourier_mix, mask=mask), tokens(B, N))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dtype(dtype):
+    assert fourier_mix(tokens(N).astype(dtype))[0].dtype == dtype
 
 
 def test_the_mixer():

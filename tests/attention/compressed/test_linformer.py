@@ -117,6 +117,15 @@ def test_where_all_is_padding_there_is_zero():
     assert not any(dX[1].any() for dX in grads[:3])
 
 
+def test_a_model_says_the_same_of_a_sequence_with_padding():
+    for sharing in ("none", "layerwise"):
+        model = SequenceModel(20, 16, 12, 2, 3, 10, f"linformer:k=4,sharing={sharing}")
+        params = model.init(np.random.default_rng(0), np.float64)
+        tokens = np.random.default_rng(1).integers(0, 20, (2, 16))
+        whole, _ = model(params, tokens, lengths=np.array([16, 9]))
+        np.testing.assert_allclose(whole[1, :9], model(params, tokens[1:, :9])[0][0], rtol=0, atol=1e-12)
+
+
 # ------------------------------------------------------------------------------------------------------- sharing
 
 

@@ -185,6 +185,22 @@ def test_segments_of_what_is_there():
     assert np.array_equal(segments(there, 2), want)
 
 
+@pytest.mark.parametrize("theta", [True, False])
+def test_more_padding_changes_nothing(theta):
+    Q, K, V, kernels = arrays()
+    more = [np.concatenate([X, np.full_like(X, np.nan)], -2) for X in (Q, K, V)]
+    more[0][..., N:, :] = 7
+    mask = padding_mask(np.array([N, N]), 2 * N)[:, None]
+    options = (kernels,) if theta else ()
+    Y, pullback = nystrom_attention(*more, *options, landmarks=R, mask=mask)
+    want, shorter = nystrom_attention(Q, K, V, *options, landmarks=R)
+    np.testing.assert_allclose(Y[..., :N, :], want, rtol=0, atol=1e-11)
+    dY = np.concatenate([want, np.zeros_like(want)], -2)
+    for ours, theirs in zip(pullback(dY)[:3], shorter(want), strict=False):
+        np.testing.assert_allclose(ours[..., :N, :], theirs, rtol=0, atol=1e-9)
+        assert not ours[..., N:, :].any()
+
+
 def test_where_all_is_padding_there_is_zero():
     with np.errstate(all="raise"):
         Y, pullback = nystrom_attention(*arrays(), landmarks=R, mask=padding_mask(np.array([N, 0]), N)[:, None])

@@ -1,10 +1,12 @@
 """cosFormer: linear and quadratic forms, positions and their largest, the clamp of the authors' code, decoding, gradients."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
+from minitransformer import check_pullback
 from minitransformer.attention.linear import CosFormer, cosformer_attention, cosformer_features
 from minitransformer.models import LanguageModel
 from minitransformer.pullback import NoParams
@@ -114,6 +116,12 @@ def test_a_decoder_counts_its_positions(rng, tier):
         cosformer_features(np.ones((3, 2)), longest=9, first=-1)
     with pytest.raises(ValueError, match="X: position 10 is beyond the longest, 9"):
         core.step(NoParams(), *(X[..., :1, :] for X in (Q, K, V)), state=state)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradient(causal, rng):
+    check_pullback(partial(cosformer_attention, longest=LONGEST, causal=causal), *heads(rng), entries=40)
+    check_pullback(partial(CosFormer(LONGEST), causal=causal), NoParams(), *heads(rng), entries=20)
 
 
 def test_what_does_not_fit(rng):

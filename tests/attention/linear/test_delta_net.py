@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer import random_like
+from minitransformer import check_pullback, random_like
 from minitransformer.attention import (
     DeltaRule,
     MultiHeadAttention,
     attention_of,
     delta_rule_step,
     mean_pool_heads,
+    padding_mask,
     repeat_heads,
 )
 from minitransformer.models import LanguageModel
@@ -57,6 +58,12 @@ def test_features_and_the_delta_rule_in_loops(nu):
                     W[i, c] += beta * (V[sample, head, t, i] - held) * k[c]
                 wanted = sum(W[i, c] * q[c] for c in range(len(q)))
                 assert np.isclose(Y[sample, head, t, i], wanted, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("mask", [None, padding_mask(np.array([N, 4]), N)[:, None]], ids=["", "padding"])
+@pytest.mark.parametrize("name", ["delta:nu=1", "delta:nu=3,reach=2", "delta:reach=1.5"])
+def test_gradient(name, mask):
+    check_pullback(partial(attention_of(name, SIZES), mask=mask), NoParams(), *heads(1), entries=20)
 
 
 def test_keys_of_one_corner_are_corrected_and_others_are_not_disturbed():

@@ -96,6 +96,19 @@ def test_generation_is_the_same(memory, edges):
 
 @numpy
 @every
+def test_the_past_does_not_depend_on_the_future(memory):
+    Y, _ = memory.function(*memory.inputs(5))
+    for t in range(N):
+        changed = memory.inputs(5)
+        for X in changed:
+            X[:, t] += 1
+        Z, _ = memory.function(*changed)
+        assert np.array_equal(Z[:, :t], Y[:, :t])
+        assert (Z[:, t] != Y[:, t]).any()
+
+
+@numpy
+@every
 def test_wrong_shapes_types_and_mixtures_are_refused(memory):
     for position, name in enumerate(names := ("Q", "K", "V", *memory.names)):
         arrays = memory.inputs(6)

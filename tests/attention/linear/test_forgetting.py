@@ -6,7 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from minitransformer.attention import Forgetting, dot_product_attention, forgetting_attention
+from minitransformer import check_pullback
+from minitransformer.attention import Forgetting, dot_product_attention, forgetting_attention, padding_mask
 from minitransformer.positions import ALiBi, RoPE, Shaw
 from minitransformer.pullback import NoParams
 from tests.pieces import in_pieces
@@ -14,6 +15,7 @@ from tests.pieces import in_pieces
 pytestmark = pytest.mark.usefixtures("tier")
 
 B, H, N, D, DV = 2, 3, 7, 4, 5
+PADDING = padding_mask(np.array([N, 5]), N)[:, None]
 
 
 def random_inputs(seed=0, batch=(B,), n=N):
@@ -41,6 +43,11 @@ def test_against_loops():
     Y, _ = forgetting_attention(*arrays)
     for b in range(B):
         assert np.allclose(Y[b], loops(*(X[b] for X in arrays)), rtol=1e-11)
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_gradient(batch):
+    check_pullback(forgetting_attention, *random_inputs(1, batch), entries=30)
 
 
 def test_gradient_of_the_gates_by_the_rule():
@@ -117,6 +124,15 @@ def test_the_scale_is_that_of_the_scores(encoding):
     np.testing.assert_allclose(Y, same, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("n", [0, 1, 64, 65, 130])
+def test_any_length(n):
+    arrays = random_inputs(9, n=n)
+    Y, pullback = forgetting_attention(*arrays)
+    grads = pullback(Y)
+    assert [g.shape for g in grads] == [a.shape for a in arrays]
+    assert all(np.isfinite(g).all() for g in (Y, *grads))
+
+
 # ---------------------------------------------------------------------------------------------------- the core
 
 
@@ -129,6 +145,11 @@ def test_the_core_is_the_function_of_an_open_gate():
     Q, K, V, x = heads()
     same, _ = forgetting_attention(Q, K, V, np.log(1 / (1 + np.exp(-x[..., 0]))))
     assert np.allclose(Forgetting()(NoParams(), Q, K, V, x)[0], same, rtol=1e-10)
+
+
+@pytest.mark.parametrize("mask", [None, PADDING], ids=["", "padding"])
+def test_gradient_of_the_core(mask):
+    check_pullback(partial(Forgetting(), mask=mask), NoParams(), *heads(11), entries=20)
 
 
 def test_what_is_hidden_neither_speaks_nor_fades():

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer import random_like
-from minitransformer.attention import GLA, SSD, GatedDelta, RetNet, retention_decays
+from minitransformer import check_pullback, random_like
+from minitransformer.attention import GLA, SSD, GatedDelta, RetNet, padding_mask, retention_decays
 from minitransformer.models import LanguageModel
 from tests.pieces import in_pieces
 
@@ -25,6 +25,7 @@ CORES = {
     "kimi": GatedDelta(H, D, channelwise=True),
 }
 every = pytest.mark.parametrize("name", CORES)
+PADDING = padding_mask(np.array([N, 5]), N)[:, None]
 
 
 def inputs(core, seed=0):
@@ -136,6 +137,12 @@ def test_against_loops(name):
 
 
 @every
+@pytest.mark.parametrize("mask", [None, PADDING], ids=["", "padding"])
+def test_gradient(name, mask):
+    check_pullback(partial(CORES[name], mask=mask), *inputs(CORES[name], 1), entries=15)
+
+
+@every
 def test_what_is_hidden_neither_writes_nor_fades(name):
     """Whatever stands there, NaN included: the rows after it are as if it had not been."""
     core, (params, *arrays) = CORES[name], inputs(CORES[name], 2)
@@ -149,6 +156,16 @@ def test_what_is_hidden_neither_writes_nor_fades(name):
     for X in arrays:
         X[..., ~there, :] = np.nan
     assert np.array_equal(core(params, *arrays, mask=there[None])[0][..., there, :], Y[..., there, :])
+
+
+@every
+@pytest.mark.parametrize("edges", [(0, 1, 2, 3, 4, 5, 6, 7), (0, 4, 5, 7), (0, 7), (0, 0, 7)])
+def test_steps_are_the_whole(name, edges):
+    core, (params, *arrays) = CORES[name], inputs(CORES[name], 3)
+    said, state = in_pieces(core, params, arrays, edges)
+    assert np.allclose(said, core(params, *arrays)[0], rtol=1e-10, atol=1e-13)
+    assert state.length == 7
+    assert state.S.shape == (B, H, D, D), "the same room for any text"
 
 
 @every

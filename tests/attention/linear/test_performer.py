@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minitransformer import check_pullback
-from minitransformer.attention import dot_product_attention, kernel_attention
+from minitransformer.attention import dot_product_attention, kernel_attention, padding_mask
 from minitransformer.attention.linear import (
     Performer,
     PerformerParams,
@@ -300,6 +300,22 @@ def test_long_queries_are_no_problem_and_the_published_eps_makes_them_an_average
     average = kernel_attention(np.ones_like(FQ), FK, V)[0]
     assert np.abs(flat - average).max() < 1e-6
     assert np.abs(exact - average).max() > 0.1
+
+
+def test_a_hidden_key_is_not_there_nan_included(rng):
+    core = Performer(H, D, rows=ROWS)
+    params = core.init(rng, np.float64)
+    Q, K, V = heads(rng)
+    mask = padding_mask(np.array([M, 4]), M)[:, None]
+    Y, pullback = core(params, Q, K, V, mask=mask)
+    alone, _ = core(params, Q[1:], K[1:, :, :4], V[1:, :, :4])
+    assert np.allclose(Y[1], alone[0], rtol=1e-12)
+    K[1, :, 4:] = V[1, :, 4:] = np.nan
+    again, pullback = core(params, Q, K, V, mask=mask)
+    assert np.array_equal(again, Y)
+    _, *grads = pullback(np.ones_like(Y))
+    assert all(np.isfinite(X).all() for X in grads[:2])
+    assert not grads[1][1, :, 4:].any()
 
 
 # --------------------------------------------------------------------------------------------- parameters

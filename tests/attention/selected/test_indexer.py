@@ -124,6 +124,18 @@ def test_a_token_that_nobody_sees_chooses_as_any_other(heads_alike, tier):
         np.testing.assert_allclose(Y[b], want, rtol=1e-10, atol=1e-13)
 
 
+def test_outputs_and_choice_are_causal_bit_for_bit(tier):
+    Q, K, V = heads()
+    Y, known = core()(some(), Q, K, V, causal=True)
+    for t in range(N):
+        changed = [X.copy() for X in (Q, K, V)]
+        for X in changed:
+            X[..., t, :] -= 9
+        Z, other = core()(some(), *changed, causal=True)
+        np.testing.assert_array_equal(Z[..., :t, :], Y[..., :t, :])
+        np.testing.assert_array_equal((other.A > 0)[..., :t, :], (known.A > 0)[..., :t, :])
+
+
 def test_the_weights_of_its_heads_change_the_order():
     """Not only the size: a head with a negative weight speaks against a key."""
     rng = np.random.default_rng(2)

@@ -1,12 +1,13 @@
 """MoBA: the rule in plain loops, its limiting cases, a choice that is causal bit for bit, and one that would not be."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
 from minitransformer import check_pullback
-from minitransformer.attention import dot_product_attention
+from minitransformer.attention import dot_product_attention, padding_mask
 from minitransformer.attention.selected import moba_attention
 from minitransformer.attention.selected.chosen import block_means, largest
 
@@ -78,6 +79,14 @@ def test_masks_against_loops(causal, tier):
 
 
 @causal_or_not
+def test_gradient(causal, tier):
+    mask = padding_mask(np.array([N, 9]), N)[:, None]
+    attend = partial(moba_attention, block=BLOCK, chosen=2, causal=causal)
+    check_pullback(attend, *heads(), entries=20)
+    check_pullback(partial(attend, mask=mask), *heads(n=7), entries=15)
+
+
+@causal_or_not
 def test_all_blocks_are_dense_attention_and_one_is_local(causal, tier):
     Q, K, V = heads()
     want, _ = dot_product_attention(Q, K, V, causal=causal)
@@ -85,6 +94,19 @@ def test_all_blocks_are_dense_attention_and_one_is_local(causal, tier):
     own = np.arange(N)[:, None] // BLOCK == np.arange(N) // BLOCK
     want, _ = dot_product_attention(Q, K, V, causal=causal, mask=own)
     np.testing.assert_allclose(moba_attention(Q, K, V, block=BLOCK, chosen=1, causal=causal)[0], want, rtol=1e-11)
+
+
+def test_outputs_and_choice_are_causal_bit_for_bit(tier):
+    """Every token in turn, by so much that every mean it is in changes."""
+    Q, K, V = heads()
+    Y, known = moba_attention(Q, K, V, block=BLOCK, chosen=2, causal=True)
+    for t in range(N):
+        changed = [X.copy() for X in (Q, K, V)]
+        for X in changed:
+            X[..., t, :] -= 9
+        Z, other = moba_attention(*changed, block=BLOCK, chosen=2, causal=True)
+        np.testing.assert_array_equal(Z[..., :t, :], Y[..., :t, :])
+        np.testing.assert_array_equal(other.blocks[..., :t, :], known.blocks[..., :t, :])
 
 
 def test_ranking_blocks_that_are_not_complete_would_leak():
@@ -133,6 +155,18 @@ def test_means_of_blocks():
     np.testing.assert_array_equal(block_means(X, ~there, 3)[0], [X[2], X[4:6].mean(0), [0, 0]])
     check_pullback(lambda X: block_means(X, there, 3), X)
     assert not pullback(np.ones((3, 2)))[~there].any()
+
+
+def test_what_is_hidden_does_not_matter():
+    """A NaN in it goes nowhere: not into a mean, and not into a choice."""
+    Q, K, V = heads()
+    there = np.arange(N) % 4 != 2
+    Y, _ = moba_attention(Q, K, V, block=BLOCK, chosen=2, causal=True, mask=there[None])
+    K[..., ~there, :], V[..., ~there, :] = np.nan, np.nan
+    Z, pullback = moba_attention(Q, K, V, block=BLOCK, chosen=2, causal=True, mask=there[None])
+    np.testing.assert_array_equal(Y, Z)
+    for d in pullback(np.ones_like(Y)):
+        assert np.isfinite(d).all()
 
 
 def test_what_is_refused():

@@ -1,12 +1,13 @@
 """NSA: three branches in plain loops, each alone, what learns through the choice, and that it is causal bit for bit."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
 from minitransformer import check_pullback
-from minitransformer.attention import dot_product_attention
+from minitransformer.attention import dot_product_attention, padding_mask
 from minitransformer.attention.selected import NSA, nsa_attention
 from minitransformer.pullback import NoParams
 
@@ -78,6 +79,12 @@ def test_against_loops(n, hidden, tier):
         np.testing.assert_allclose(Y[b], loops(Q[b], K[b], V[b], gates[b], there), rtol=1e-9, atol=1e-12)
 
 
+def test_gradient(tier):
+    mask = padding_mask(np.array([N, 15]), N)[:, None]
+    check_pullback(partial(nsa_attention, **OPTIONS), *arrays(), entries=20)
+    check_pullback(partial(nsa_attention, **OPTIONS, mask=mask), *arrays(n=9), entries=15)
+
+
 def test_each_branch_can_be_dense_attention(tier):
     """All blocks selected; a window over everything; blocks of one key, which are their own means."""
     Q, K, V, gates = arrays()
@@ -85,6 +92,18 @@ def test_each_branch_can_be_dense_attention(tier):
     for branch, options in ((0, {"block": 1}), (1, {"chosen": 6}), (2, {"window": N})):
         Y, _ = nsa_attention(Q, K, V, only(branch, gates), **{**OPTIONS, **options}, scale=0.7)
         np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
+
+
+def test_outputs_and_choice_are_causal_bit_for_bit(tier):
+    Q, K, V, gates = arrays()
+    Y, known = nsa_attention(Q, K, V, gates, **OPTIONS)
+    for t in range(N):
+        changed = [X.copy() for X in (Q, K, V)]
+        for X in changed:
+            X[..., t, :] -= 9
+        Z, other = nsa_attention(*changed, gates, **OPTIONS)
+        np.testing.assert_array_equal(Z[..., :t, :], Y[..., :t, :])
+        np.testing.assert_array_equal(other.blocks[..., :t, :], known.blocks[..., :t, :])
 
 
 @pytest.mark.parametrize("chosen", [1, 2, 3, CHOSEN, 9])
@@ -133,6 +152,17 @@ def test_the_core_opens_its_gates_by_a_sigmoid():
     check_pullback(NSA(BLOCK, CHOSEN, W), NoParams(), Q, K, V, g, entries=10)
     with pytest.raises(ValueError, match="NSA is always causal"):
         NSA()(NoParams(), Q, K, V, g, causal=False)
+
+
+def test_what_is_hidden_does_not_matter():
+    Q, K, V, gates = arrays()
+    there = np.arange(N) % 4 != 2
+    Y, _ = nsa_attention(Q, K, V, gates, **OPTIONS, mask=there[None])
+    K[..., ~there, :], V[..., ~there, :] = np.nan, np.nan
+    Z, pullback = nsa_attention(Q, K, V, gates, **OPTIONS, mask=there[None])
+    np.testing.assert_array_equal(Y, Z)
+    for d in pullback(np.ones_like(Y)):
+        assert np.isfinite(d).all()
 
 
 def test_a_mask_of_pairs_hides_a_key_in_every_branch():

@@ -1,11 +1,13 @@
 """Reformer's attention: hash, sort, chunk, in plain loops; its limiting case; rounds; and what its causal form lets through."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
-from minitransformer.attention import dot_product_attention
+from minitransformer import check_pullback
+from minitransformer.attention import dot_product_attention, padding_mask
 from minitransformer.attention.delta_rule import unit
 from minitransformer.attention.linear import gated_delta_net
 from minitransformer.attention.selected import Reformer, lsh_attention, reformer
@@ -107,6 +109,17 @@ def test_masks_of_keys_and_of_pairs_against_loops(causal, other_buckets):
         for b, h in np.ndindex(B, H):
             want = loops(Q[b, h], V[b, h], rotations, 4, **options, **known)
             np.testing.assert_allclose(Y[b, h], want, rtol=1e-10, atol=1e-13)
+
+
+@causal_or_not
+def test_gradient(causal, tier):
+    mask = padding_mask(np.array([N, 15]), N)[:, None]
+
+    def attend(Q, V, rounds, **options):
+        return lsh_attention(Q, V, rotations=rotated(rounds).astype(Q.dtype), chunk=4, causal=causal, **options)
+
+    check_pullback(partial(attend, rounds=3), *heads(), entries=25)
+    check_pullback(partial(attend, rounds=2, mask=mask), *heads(), entries=15)
 
 
 @causal_or_not
@@ -231,6 +244,25 @@ def test_the_core_draws_rotations_from_its_seed_or_from_a_generator():
     np.testing.assert_array_equal(Y, Z)
     assert not np.array_equal(Y, core(NoParams(), Q, Q, V, rng=np.random.default_rng(4))[0])
     assert core.looks_ahead
+
+
+def test_what_is_hidden_takes_no_part():
+    """Wherever it stands, and be it NaN: as if it had not been there."""
+    Q, V = heads()
+    there = np.arange(N) % 4 != 2
+    core = Reformer(2, 4, 4)
+    Y, pullback = core(NoParams(), Q, Q, V, causal=True, mask=there[None])
+    without, _ = core(NoParams(), Q[..., there, :], Q[..., there, :], V[..., there, :], causal=True)
+    np.testing.assert_allclose(Y[..., there, :], without, rtol=1e-11, atol=1e-14)
+    assert not Y[..., ~there, :].any()
+    Q, V = Q.copy(), V.copy()
+    Q[..., ~there, :], V[..., ~there, :] = np.nan, np.nan
+    Z, again = core(NoParams(), Q, Q, V, causal=True, mask=there[None])
+    np.testing.assert_array_equal(Y, Z)
+    dY = np.ones_like(Y)
+    for a, b in zip(pullback(dY)[1:], again(dY)[1:], strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert not b[..., ~there, :].any()
 
 
 def test_what_is_refused():

@@ -1,10 +1,12 @@
 """Routing: clusters in plain loops, the limiting case, centroids that follow, and what the causal form lets through."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
+from minitransformer import check_pullback
 from minitransformer.attention import MultiHeadAttention, dot_product_attention, padding_mask
 from minitransformer.attention.selected import Routing, routing_attention
 from minitransformer.attention.selected.routing import RoutingParams, members, normed
@@ -83,6 +85,18 @@ def test_a_mask_of_keys_for_the_last_queries_against_loops(causal):
         sees = np.broadcast_to(mask, (9, N))
         want = loops(Q[b, h], K[b, h], V[b, h], centroids()[h], W, causal, sees)
         np.testing.assert_allclose(Y[b, h], want, rtol=1e-9, atol=1e-12)
+
+
+@causal_or_not
+def test_gradient(causal, tier):
+    mask = padding_mask(np.array([N, 11]), N)[:, None]
+
+    def attend(Q, K, V, **options):
+        mu = centroids().astype(Q.dtype)
+        return routing_attention(Q, K, V, centroids=mu, window=W, causal=causal, **options)
+
+    check_pullback(attend, *heads(), entries=25)
+    check_pullback(partial(attend, mask=mask), *heads(), entries=15)
 
 
 @causal_or_not
@@ -186,6 +200,21 @@ def test_centroids_start_on_the_sphere_and_get_no_gradient():
     Y, pullback = core(params, *heads())
     assert pullback(Y)[0].centroids is None
     assert MultiHeadAttention(H * D, H, core=core).untrained == ("core.centroids",)
+
+
+def test_what_is_hidden_takes_no_part():
+    Q, K, V = heads()
+    there = np.arange(N) % 4 != 2
+    core, params = Routing(H, D, N, C, W), RoutingParams(centroids())
+    Y, _ = core(params, Q, K, V, mask=there[None])
+    without, _ = core(params, *(X[..., there, :] for X in (Q, K, V)))
+    np.testing.assert_allclose(Y[..., there, :], without, rtol=1e-10, atol=1e-13)
+    assert not Y[..., ~there, :].any()
+    for X in (Q, K, V):
+        X[..., ~there, :] = np.nan
+    Z, pullback = core(params, Q, K, V, mask=there[None])
+    np.testing.assert_array_equal(Y, Z)
+    assert all(np.isfinite(d).all() for d in pullback(np.ones_like(Y))[1:])
 
 
 def test_what_is_refused():

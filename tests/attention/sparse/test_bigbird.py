@@ -1,5 +1,6 @@
 """BigBird: its blocks one by one, the blocked form against the pattern, and what others compute."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minitransformer as mt
-from minitransformer import random_like
+from minitransformer import check_pullback, random_like
 from minitransformer.attention import (
     BigBird,
     MultiHeadAttention,
@@ -116,6 +117,14 @@ def test_rolled_and_gathered_keys_are_the_pattern(b, r, N, short, padded, tier):
         assert np.allclose(Y, Z, atol=1e-13)
         for mine, theirs in zip(pullback(dY), other(dY), strict=True):
             assert np.allclose(mine, theirs, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "b"), [(12, 2), (17, 3)])
+def test_gradient(n, b):
+    pattern = BigBird(random=1, block=b, heads=2)
+    mask = padding_mask(np.array([n, n - 4]), n)[:, None]
+    with mt.backend("numpy"):
+        check_pullback(partial(bigbird_attention, drawn=pattern.drawn(6), block=b, mask=mask), *arrays(n), entries=12)
 
 
 def test_a_block_that_would_count_twice_is_refused():

@@ -1,4 +1,4 @@
-"""Of all sparse attentions that are functions: who sees nothing says nothing."""
+"""Of all sparse attentions that are functions: what a mask hides says nothing, be it NaN, and who sees nothing says nothing."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from minitransformer.attention import (
     bigbird_attention,
     etc_attention,
     longformer_attention,
+    padding_mask,
     sink_attention,
 )
 from minitransformer.positions import RoPE
@@ -27,8 +28,29 @@ every = pytest.mark.parametrize(("count", "attention"), ATTENTIONS.values(), ids
 
 
 @every
+def test_a_nan_that_is_hidden_reaches_nobody(count, attention, rng):
+    arrays, mask = rng.standard_normal((count, 2, 2, N, 4)), padding_mask(np.array([N, 12]), N)[:, None]
+    Y, _ = attention(*arrays, mask=mask)
+    for k in range(count):
+        if k % 3:  # keys and values
+            arrays[k, 1, :, 12:] = np.nan
+    assert np.allclose(attention(*arrays, mask=mask)[0], Y, atol=1e-13)
+
+
+@every
 def test_who_sees_nothing_gives_zeros(count, attention, rng):
     arrays = rng.standard_normal((count, 2, 2, N, 4))
     Y, pullback = attention(*arrays, mask=np.zeros((1, 1, 1, N), bool))
     assert not Y.any()
     assert not any(gradient.any() for gradient in pullback(np.ones_like(Y)))
+
+
+@every
+def test_float32_stays_float32(count, attention, rng):
+    arrays = rng.standard_normal((count, 2, 2, N, 4)).astype(np.float32)
+    if attention is ATTENTIONS["etc"][1]:
+        with pytest.raises(TypeError, match="one dtype"):
+            attention(*arrays, mask=None)
+        return
+    Y, pullback = attention(*arrays, mask=None)
+    assert {X.dtype for X in (Y, *pullback(Y))} == {np.dtype(np.float32)}
