@@ -99,12 +99,11 @@ def mentions(chapters: dict[str, str], equations: dict[str, str], papers: list["
 
 # -------------------------------------------------------------------------------------------------------- letters
 
-LETTER = (
-    re.compile(  # no article, pronoun, initial, abbreviation or unit (GB/s); part of no word, name or number; no kind A
-        r"(?<![\w'’.–-])(?<![A-Z]\. )(?<![A-Z]{2}/)(?<!\w\[)(?<![Kk]ind )(?<!kinds )(?<![Pp]art )"
-        r"(?:[δ∂]?[B-HJ-Z]|d[A-Zbckpqsvwxyzα-ω]|[b-zα-ω]|(?<=[a-z,=+·×√] )A|(?<=√)A|(?<=[=−+] )I)"
-        r"(?![^\W²³⁴]|[’'–]|-\w|\.\w|\. [A-Z]\.)"
-    )
+# no article, pronoun, initial, abbreviation or unit (GB/s); part of no word, name or number; no kind A
+LETTER = re.compile(
+    r"(?<![\w'’.–-])(?<![A-Z]\. )(?<![A-Z]{2}/)(?<!\w\[)(?<![Kk]ind )(?<!kinds )(?<![Pp]art )"
+    r"(?:[δ∂]?[B-HJ-Z]|d[A-Zbckpqsvwxyzα-ω]|[b-zα-ω]|(?<=[a-z,=+·×√] )A|(?<=√)A|(?<=[=−+] )I)"
+    r"(?![^\W²³⁴]|[’'–]|-\w|\.\w|\. [A-Z]\.)"
 )
 _SIDE = rf"(?:{LETTER.pattern}[²³]?|(?<![\w.])\d+(?:,\d{{3}})*(?:\.\d+)?(?![\w%]))"
 FORMULA = re.compile(rf"(?:{_SIDE} [=×·≤≥<>+−] )+{_SIDE}|(?:{LETTER.pattern} )*{LETTER.pattern}")  # D H K: a product

@@ -7,17 +7,8 @@ import subprocess
 import pytest
 
 TOP = {
-    *(
-        "README.md",
-        "TEACHING.md",
-        "CONTRIBUTING.md",
-        "CITATION.cff",
-        "LICENSE",
-        "LICENSE-TEXT",
-        ".gitignore",
-        ".ci",
-        ".vscode",
-    ),
+    *("README.md", "TEACHING.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE", "LICENSE-TEXT"),
+    *(".gitignore", ".ci", ".vscode"),
     *("Makefile", "environment.yml", "pyproject.toml", "requirements.lock"),
     *("minitransformer", "notebooks", "tests", "figures", "benchmarks", "site"),
     *(".binder", ".devcontainer", ".github"),
