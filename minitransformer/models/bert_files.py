@@ -114,9 +114,11 @@ def _model(path: Path) -> BERT:
 # ------------------------------------------------------------------------------------ model.safetensors
 
 
-def _plain(name: str) -> str:
-    """A tensor's name without the prefix of the larger models; the oldest files say gamma and beta."""
+def _plain(name: str) -> str | None:
+    """A tensor's name without the prefix of the larger models; the oldest files say gamma and beta. None for what is no weight."""
     name = name.removeprefix("bert.")
+    if name == "embeddings.position_ids":
+        return None
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
@@ -124,13 +126,15 @@ def _params(model: BERT, path: Path) -> SequenceParams:
     tensors, D = Tensors(path, _plain), model.width
     E = tensors("embeddings.word_embeddings.weight", model.vocabulary, D)  # first: read, it is there twice
     blocks = tuple(_block(tensors, f"encoder.layer.{k}", D, model.hidden or 4 * D) for k in range(model.depth))
-    return SequenceParams(
+    params = SequenceParams(
         E=E,
         positions=LearnedPositionParams(tensors("embeddings.position_embeddings.weight", model.context, D)),
         types=tensors("embeddings.token_type_embeddings.weight", *form_of(model).types.shape),
         norm=tensors.norm("embeddings.LayerNorm", D),
         stack=StackParams(blocks, None),
     )
+    tensors.refuse_more("embeddings.", "encoder.")  # heads on top are left out
+    return params
 
 
 def _block(tensors: Tensors, name: str, D: int, hidden: int) -> BlockParams:

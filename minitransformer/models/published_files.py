@@ -14,7 +14,7 @@ from minitransformer.models.block import BlockParams
 from minitransformer.models.feed_forward import FeedForwardParams
 from minitransformer.models.gated_feed_forward import GatedFeedForwardParams
 from minitransformer.models.published import gpt2, llama
-from minitransformer.models.sequence_model import LanguageModel, SequenceParams
+from minitransformer.models.sequence_model import LanguageModel, Outputs, SequenceParams
 from minitransformer.models.stack import StackParams
 from minitransformer.models.weights import Tensors, json_object, number, refuse_others, sizes_in, whole
 from minitransformer.positions import Llama3
@@ -42,6 +42,7 @@ def from_safetensors(folder: str | Path, dtype: type = np.float32) -> tuple[Lang
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"{path}: this is a model of type {kind!r}; only {', '.join(map(repr, KINDS))} can be read")
+    refuse_others(path, config, {"is_causal": True, "quantization_config": None})
     model_of, params_of, plain = KINDS[kind]
     model = model_of(path, config)
     tensors = Tensors(folder / "model.safetensors", plain, dtype)
@@ -60,7 +61,22 @@ def _head(tensors: Tensors, model: LanguageModel, E: Array) -> ProjectionParams 
     return None
 
 
+def _outputs(config: dict[str, Any], *, tied: bool) -> Outputs:
+    """What a model reads its answers off: one table, or one more. Raises ValueError for what is neither true nor false."""
+    tied = config.get("tie_word_embeddings", tied)
+    if not isinstance(tied, bool):
+        raise ValueError(f"tie_word_embeddings: {tied!r} should be true or false")
+    return "tied" if tied else "own"
+
+
 # ------------------------------------------------------------------------------------------------------ GPT-2
+
+ALSO_CALLED = {  # sizes of a GPT-2, and the names that they have in other models
+    "n_embd": "hidden_size",
+    "n_positions": "max_position_embeddings",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
+}
 
 
 def _gpt2(path: Path, config: dict[str, Any]) -> LanguageModel:
@@ -69,6 +85,8 @@ def _gpt2(path: Path, config: dict[str, Any]) -> LanguageModel:
         *(path, config),
         {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
     )
+    config = {own: config[other] for own, other in ALSO_CALLED.items() if other in config} | config
+    refuse_others(path, config, {other: config[own] for own, other in ALSO_CALLED.items() if own in config})
     ffn = activation_of(path, config, "activation_function", "gelu_new")
     with sizes_in(path):
         return gpt2(
@@ -80,7 +98,7 @@ def _gpt2(path: Path, config: dict[str, Any]) -> LanguageModel:
             hidden=None if config.get("n_inner") is None else whole(config, "n_inner"),
             ffn=ffn,
             norm=f"layer:eps={number(config, 'layer_norm_epsilon', 1e-5)}",
-            outputs="tied" if config.get("tie_word_embeddings", True) else "own",
+            outputs=_outputs(config, tied=True),
         )
 
 
@@ -127,15 +145,7 @@ def _llama(path: Path, config: dict[str, Any]) -> LanguageModel:
     """The Llama that config.json describes. Raises ValueError, which names the file, for a choice that can't be had."""
     refuse_others(path, config, {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False})
     _refuse_window(path, config)
-    key = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
-    rope = config.get(key) or {}
-    if not isinstance(rope, dict):
-        raise ValueError(f"{path}: {key}: {rope!r} should be an object")
-    for choices in (config, rope):
-        refuse_others(path, choices, {"partial_rotary_factor": 1.0})
-    way = rope.get("rope_type", rope.get("type", "default"))
-    if way not in ("default", "llama3"):
-        raise ValueError(f"{path}: angles of the type {way!r}; only 'default' and 'llama3' can be read")
+    rope, way = _angles(path, config)
     with sizes_in(path):
         heads = whole(config, "num_attention_heads")
         model = llama(
@@ -148,19 +158,48 @@ def _llama(path: Path, config: dict[str, Any]) -> LanguageModel:
             hidden=whole(config, "intermediate_size"),
             base=number(rope if "rope_theta" in rope else config, "rope_theta", 10000.0),
             norm=f"rms:eps={number(config, 'rms_norm_eps', 1e-6)}",
-            outputs="tied" if config.get("tie_word_embeddings", False) else "own",
+            outputs=_outputs(config, tied=False),
             head_width=None if config.get("head_dim") is None else whole(config, "head_dim"),
         )
         if way == "llama3":
-            names = ("factor", "original_max_position_embeddings", "high_freq_factor", "low_freq_factor")
-            factor, trained, fast, slow = (number(rope, name) for name in names)
-            scaling = Llama3(factor, int(trained), fast, slow)
+            factor, fast, slow = (number(rope, name) for name in ("factor", "high_freq_factor", "low_freq_factor"))
+            scaling = Llama3(factor, whole(rope, TRAINED), fast, slow)
             model = replace(model, positions=replace(model.positions, scaling=scaling))
     return model
 
 
+TRAINED = "original_max_position_embeddings"
+
+
+def _angles(path: Path, config: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """What config.json says of the angles, and their type. Raises ValueError, which names the file, for others than those of Llama.
+
+    Today's files have them in `rope_parameters`, older ones in `rope_scaling`. Where both are filled, they have to be the same.
+    """
+    new, old = config.get("rope_parameters"), config.get("rope_scaling")
+    if new and old and new != old:
+        raise ValueError(f"{path}: rope_parameters and rope_scaling say different things of the angles")
+    rope = new or old or {}
+    if not isinstance(rope, dict):
+        raise ValueError(f"{path}: {'rope_parameters' if new else 'rope_scaling'}: {rope!r} should be an object")
+    if apart := [name for name, value in rope.items() if isinstance(value, dict)]:
+        raise ValueError(f"{path}: angles of their own for {apart[0]!r}; only those that all blocks have can be read")
+    for choices in (config, rope):
+        refuse_others(path, choices, {"partial_rotary_factor": 1.0})
+    way = rope.get("rope_type", rope.get("type", "default"))
+    if way not in ("default", "llama3"):
+        raise ValueError(f"{path}: angles of the type {way!r}; only 'default' and 'llama3' can be read")
+    if way == "llama3" and TRAINED in config:
+        rope = {TRAINED: config[TRAINED]} | rope
+        refuse_others(path, config, {TRAINED: rope[TRAINED]})
+    return rope, way
+
+
 def _refuse_window(path: Path, config: dict[str, Any]) -> None:
     """Raise ValueError for a window that hides tokens, as in a Mistral under the name of a Llama. A Qwen3 has to ask for one."""
+    kinds = config.get("layer_types")
+    if kinds is not None and (not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds)):
+        raise ValueError(f"{path}: layer_types is {kinds!r}; only 'full_attention' in every layer can be read")
     window, context = config.get("sliding_window"), config.get("max_position_embeddings")
     all_seen = isinstance(window, int) and isinstance(context, int) and window >= context
     if config.get("use_sliding_window", config["model_type"] == "llama") and not all_seen:
@@ -168,9 +207,9 @@ def _refuse_window(path: Path, config: dict[str, Any]) -> None:
 
 
 def _qwen3(path: Path, config: dict[str, Any]) -> LanguageModel:
-    """A Llama that normalises queries and keys, by the ε of `rms_norm`."""
+    """A Llama that normalises queries and keys, by the ε of `rms_norm`; its heads are 128 wide if nothing else is said."""
     refuse_others(path, config, {"rms_norm_eps": 1e-6, "use_sliding_window": False})
-    return replace(_llama(path, config), attention=SoftmaxAttention(norm="rms"))
+    return replace(_llama(path, {"head_dim": 128} | config), attention=SoftmaxAttention(norm="rms"))
 
 
 def _plain_llama(name: str) -> str | None:

@@ -150,7 +150,7 @@ class Tensors:
         """Gain and bias of a norm, from the file."""
         return NormParams(self(f"{name}.weight", D), self(f"{name}.bias", D) if bias else None)
 
-    def refuse_more(self) -> None:
-        """Raise ValueError for a tensor of the file that the model has not asked for."""
-        if more := sorted(set(self.places) - self.asked):
+    def refuse_more(self, *within: str) -> None:
+        """Raise ValueError for a tensor of the file that the model has not asked for; only for those that begin so, if any do."""
+        if more := sorted(name for name in set(self.places) - self.asked if name.startswith(within or "")):
             raise ValueError(f"{self.places[more[0]][0]}: the tensor {more[0]} belongs to no part of this model")

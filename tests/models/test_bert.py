@@ -473,6 +473,11 @@ def test_a_tensor_that_is_missing_or_misshapen_is_named(tmp_path):
             load_bert(write_bert(tmp_path, tensors=rest))
 
 
+def test_a_config_with_fewer_blocks_than_the_file_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"the tensor encoder\.layer\.1\..* belongs to no part of this model"):
+        load_bert(write_bert(tmp_path, config={**CONFIG, "num_hidden_layers": 1}))
+
+
 def test_a_truncated_or_foreign_weight_file(tmp_path):
     path = write_bert(tmp_path) / "model.safetensors"
     whole = path.read_bytes()

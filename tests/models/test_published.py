@@ -14,6 +14,7 @@ from minitransformer.attention import GatedDelta, Latent, SoftmaxAttention, Wind
 from minitransformer.attention.sink import LearnedSink
 from minitransformer.data.text import Text
 from minitransformer.models import deepseek_v2_lite, from_safetensors, generate, gpt2, gpt_oss, llama, qwen3_next
+from minitransformer.models.published_files import ALSO_CALLED
 from minitransformer.pullback import random_like, tree_leaves, tree_map, tree_size
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
@@ -27,6 +28,7 @@ STORED = json.loads((Path(__file__).parent / "data" / "published.json").read_tex
 TOKENS = np.array([[3, 1, 4, 1, 5, 9, 2, 6], [10, 0, 7, 7, 8, 2, 1, 0]])
 PUBLISHED = {f.__name__: f for f in (gpt2, llama, gpt_oss, deepseek_v2_lite, qwen3_next)}
 READ = [name for name in STORED if name not in TRANSLATED]
+LLAMA_3 = STORED["llama 3"]["config"]["rope_parameters"]
 
 
 def tensors(name, dtype=np.float64):
@@ -321,6 +323,38 @@ def test_the_oldest_configs_keep_the_base_of_the_angles_elsewhere(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("llama 3", {"rope_scaling": LLAMA_3}),
+        ("llama 3", {"original_max_position_embeddings": LLAMA_3["original_max_position_embeddings"]}),
+        ("llama", {"rope_scaling": {}, "is_causal": True, "layer_types": ["full_attention"] * 2}),
+        ("gpt2", {"hidden_size": 12, "num_hidden_layers": 2}),
+    ],
+)
+def test_a_config_may_say_the_same_twice(name, config, tmp_path):
+    model, params = from_safetensors(write(tmp_path / "model", name, config=config), np.float64)
+    same_as_stored(name, model(params, TOKENS)[0], 1e-10)
+
+
+def test_a_gpt2_may_have_its_sizes_under_the_names_of_other_models(tmp_path):
+    folder = write(tmp_path / "model", "gpt2")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({ALSO_CALLED.get(key, key): config[key] for key in config}))
+    model, params = from_safetensors(folder, np.float64)
+    same_as_stored("gpt2", model(params, TOKENS)[0], 1e-10)
+
+
+def test_the_heads_of_a_qwen3_are_128_wide_unless_its_config_says_another_width(tmp_path):
+    folder = write(tmp_path / "model", "qwen3")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({key: config[key] for key in config if key != "head_dim"}))
+    with pytest.raises(
+        ValueError, match=rf"q_proj.weight has shape .* says \({128 * config['num_attention_heads']}, 12\)"
+    ):
+        from_safetensors(folder)
+
+
+@pytest.mark.parametrize(
     ("name", "window"),
     [
         ("llama", {"sliding_window": 16}),
@@ -337,8 +371,7 @@ def test_a_window_that_hides_nothing_is_none(name, window, tmp_path):
 # --------------------------------------------------------------------------------------------------------- refusals
 
 W_Q = "model.layers.1.self_attn.q_proj.weight"
-LLAMA_3 = STORED["llama 3"]["config"]["rope_parameters"]
-CONFIGS = [
+CONFIGS: list[tuple[str, dict, str]] = [
     ("llama", {"model_type": "qwen3_next"}, "model of type 'qwen3_next'; only 'gpt2', 'llama', 'qwen3' can be read"),
     ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
     ("llama", {"attention_bias": True}, "attention_bias is True"),
@@ -370,6 +403,34 @@ CONFIGS = [
     ("llama", {"model_type": ["llama"]}, "config.json: this is a model of type ['llama']; only 'gpt2'"),
     ("gpt2", {"activation_function": "tanh"}, "activation_function 'tanh' is none of gelu"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True; only False"),
+    *((name, {"is_causal": False}, "is_causal is False; only True") for name in ("gpt2", "llama", "qwen3")),
+    ("llama", {"is_causal": None}, "is_causal is None; only True"),
+    (
+        "llama",
+        {"quantization_config": {"quant_method": "awq"}},
+        "quantization_config is {'quant_method': 'awq'}; only None",
+    ),
+    ("gpt2", {"num_attention_heads": 3}, "num_attention_heads is 3; only 2 can be read"),
+    ("gpt2", {"tie_word_embeddings": "false"}, "tie_word_embeddings: 'false' should be true or false"),
+    ("llama", {"tie_word_embeddings": None}, "tie_word_embeddings: None should be true or false"),
+    (
+        "llama",
+        {"rope_scaling": {"type": "linear", "factor": 2.0}},
+        "rope_parameters and rope_scaling say different things",
+    ),
+    ("llama", {"rope_parameters": {"full_attention": LLAMA_3}}, "angles of their own for 'full_attention'"),
+    (
+        "llama 3",
+        {"original_max_position_embeddings": 32},
+        "original_max_position_embeddings is 32; only 64 can be read",
+    ),
+    (
+        "llama 3",
+        {"rope_parameters": {**LLAMA_3, "original_max_position_embeddings": 16.5}},
+        "original_max_position_embeddings: 16.5 should be a whole number",
+    ),
+    ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "only 'full_attention' in every layer"),
+    ("llama", {"layer_types": "full_attention"}, "layer_types is 'full_attention'; only"),
 ]
 
 
