@@ -115,7 +115,7 @@ def _model(path: Path) -> BERT:
 
 
 def _plain(name: str) -> str | None:
-    """A tensor's name without the prefix of the larger models; the oldest files say gamma and beta. None for what is no weight."""
+    """A tensor's name without the prefix of the larger models, the oldest of which say gamma and beta; None for no weight."""
     name = name.removeprefix("bert.")
     if name == "embeddings.position_ids":
         return None

@@ -172,7 +172,7 @@ TRAINED = "original_max_position_embeddings"
 
 
 def _angles(path: Path, config: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """What config.json says of the angles, and their type. Raises ValueError, which names the file, for others than those of Llama.
+    """What config.json says of the angles, and their type. Raises ValueError, which names the file, for other types.
 
     Today's files have them in `rope_parameters`, older ones in `rope_scaling`. Where both are filled, they have to be the same.
     """
