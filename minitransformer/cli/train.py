@@ -151,7 +151,7 @@ def _go_on(args: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
 
 
 def _extended(training: Any, steps: int) -> Any:
-    """The same choices for more steps. From here on the learning rate is that of a run that was as long from the start."""
+    """The same choices for more steps. From here on the rate is that of a run as long, with the same warm-up."""
     from minitransformer.training.schedule import Cosine
 
     if steps < training.steps:

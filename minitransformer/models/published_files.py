@@ -42,7 +42,7 @@ def from_safetensors(folder: str | Path, dtype: type = np.float32) -> tuple[Lang
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"{path}: this is a model of type {kind!r}; only {', '.join(map(repr, KINDS))} can be read")
-    refuse_others(path, config, {"is_causal": True, "quantization_config": None})
+    refuse_others(path, config, {"is_causal": True, "quantization_config": None, "per_layer_config": None})
     model_of, params_of, plain = KINDS[kind]
     model = model_of(path, config)
     tensors = Tensors(folder / "model.safetensors", plain, dtype)

@@ -407,6 +407,11 @@ CONFIGS: list[tuple[str, dict, str]] = [
     ("llama", {"is_causal": None}, "is_causal is None; only True"),
     (
         "llama",
+        {"per_layer_config": {"1": {"hidden_act": "gelu"}}},
+        "per_layer_config is {'1': {'hidden_act': 'gelu'}}; only",
+    ),
+    (
+        "llama",
         {"quantization_config": {"quant_method": "awq"}},
         "quantization_config is {'quant_method': 'awq'}; only None",
     ),
