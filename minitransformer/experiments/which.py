@@ -241,7 +241,10 @@ class Task(DrawnTask):
         return 0.0
 
     def judge(self, model: Any, params: Tree) -> float:
-        """The share of held-out answers that are right."""
+        """The share of held-out answers that are right, as a mean over groups of 50.
+
+        Only the last group of the digits is smaller: each of its 10 answers counts as much as 5 others.
+        """
         tokens, targets = self.held_out()
         right = []
         for k in range(0, len(tokens), 50):
