@@ -9,9 +9,12 @@ from minitransformer.exercises.check import (
     derivative,
     exercise,
     expect,
+    likely,
     real,
+    several,
     unless,
     value,
+    with_pullback,
     without_nan,
 )
 from minitransformer.functional import softmax
@@ -150,6 +153,16 @@ def gates_and_candidates(answer):
         h,
         np.stack(wanted, 1),
         "h is not (1.6): u keeps the state before, 1 − u takes the candidate, and h_0 = 0 is not returned.",
+    )
+    dY, arriving, dh = rng.standard_normal(h.shape), np.zeros_like(h), np.zeros((2, 3))
+    for i in reversed(range(5)):
+        arriving[:, i] = dh = dY[:, i] + dh
+        dh = dh * u[:, i]
+    du, _ = several(with_pullback(answer, u, c)[1](dY), "du", "dc")
+    likely(
+        du,
+        (arriving * (1 - u), "The first is dc. The gradients come in the order of the arguments: du, dc."),
+        (arriving * (np.stack(wanted, 1) - c), "du: u_i multiplies the state before, and not h_i."),
     )
     hint = "h is right, but its gradient is not. What reaches h_i comes from outside and, times a gate, from the state after."
     derivative(answer, u, c, hint=hint)

@@ -58,6 +58,8 @@ def how_far_a_head_sees(answer):
     given, wanted = array_of(answer, (2,)), np.ceil(np.log(100) / slopes)
     if (given == np.ceil(0.99 / slopes)).all():
         raise NotYet("The penalty stands in the score. A weight is the exponential of it.")
+    if (given != wanted).any() and (np.abs(given - wanted) <= 1).all():
+        raise NotYet("Nearly. From which whole t on is exp(−λt) *below* 1/100?")
     if given[0] != wanted[0]:
         raise NotYet("The first head: its slope is 2^(−8h/H) with h = 1 and H = 8. When is exp(−λt) below 1/100?")
     if given[1] != wanted[1]:

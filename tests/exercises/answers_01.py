@@ -22,7 +22,7 @@ def past(X):
     return np.tri(len(X), dtype=bool)
 
 
-def gated(u, c, *, du=lambda g, before, c: g * (before - c), carried=lambda g, u: g * u, swapped=False):
+def gated(u, c, *, du=lambda g, before, c: g * (before - c), carried=lambda g, u: g * u, swapped=False, after=False):
     """The states of a GRU, and a pullback that may be wrong in one place."""
     h = [np.zeros_like(c[:, 0])]
     for i in range(u.shape[1]):
@@ -33,11 +33,17 @@ def gated(u, c, *, du=lambda g, before, c: g * (before - c), carried=lambda g, u
         back_u, back_c, g = np.zeros_like(u), np.zeros_like(c), 0.0
         for i in reversed(range(u.shape[1])):
             g = g + dh[:, i]
-            back_u[:, i], back_c[:, i] = du(g, h[i], c[:, i]), g * (1 - u[:, i])
+            back_u[:, i], back_c[:, i] = du(g, h[i + after], c[:, i]), g * (1 - u[:, i])
             g = carried(g, u[:, i])
         return back_u, back_c
 
     return np.stack(h[1:], 1), pullback
+
+
+def in_the_other_order(found):
+    """The same, with dc before du."""
+    h, pullback = found
+    return h, lambda dh: pullback(dh)[::-1]
 
 
 ANSWERS = {
@@ -89,6 +95,8 @@ ANSWERS = {
             lambda u, c: gated(u, c, du=lambda g, before, c: -g * c),
             lambda u, c: gated(u, c, du=lambda g, before, c: g * (c - before)),
             lambda u, c: gated(u, c, carried=lambda g, u: 0.0),
+            lambda u, c: in_the_other_order(gated(u, c)),
+            lambda u, c: gated(u, c, after=True),
             lambda u, c: gated(u, c, carried=lambda g, u: g),
             lambda u, c: gated(u, c)[0],
         ]
