@@ -53,8 +53,10 @@ def _instead(name: str) -> str:
         return ""
     if importlib.util.find_spec(f"{__name__}.{name}") is not None:
         return f"; `import {__name__}.{name}` brings it"
-    for place in ("attention", "functional", "models", "positions", "related"):
-        if name in importlib.import_module(f"{__name__}.{place}").__all__:
+    for place in ("pullback", "attention", "functional", "models", "positions", "related", "arrays", "checks"):
+        module = importlib.import_module(f"{__name__}.{place}")
+        own = (each for each, it in vars(module).items() if str(getattr(it, "__module__", "")).startswith(__name__))
+        if name in getattr(module, "__all__", own):
             return f"; `from {__name__}.{place} import {name}` brings it"
     return ""
 

@@ -123,7 +123,8 @@ def test_who_asks_the_package_for_what_a_module_of_it_has_is_told_where_it_is():
     said = fresh_python("""
 import minitransformer as mt
 
-for name in ("attention", "attend", "LanguageModel", "softmax", "GraphAttention", "a.b", "nobody_has_it", "_ipython"):
+for name in ("attention", "attend", "LanguageModel", "softmax", "GraphAttention", "NoParams", "Pullback", "Callable",
+             "those_seen", "frozen", "a.b", "nobody_has_it", "_ipython"):
     try:
         getattr(mt, name)
     except AttributeError as error:
@@ -135,6 +136,11 @@ for name in ("attention", "attend", "LanguageModel", "softmax", "GraphAttention"
         ("LanguageModel", "; `from minitransformer.models import LanguageModel` brings it"),
         ("softmax", "; `from minitransformer.functional import softmax` brings it"),
         ("GraphAttention", "; `from minitransformer.related import GraphAttention` brings it"),
+        ("NoParams", "; `from minitransformer.pullback import NoParams` brings it"),
+        ("Pullback", "; `from minitransformer.pullback import Pullback` brings it"),
+        ("Callable", ""),
+        ("those_seen", "; `from minitransformer.arrays import those_seen` brings it"),
+        ("frozen", "; `from minitransformer.checks import frozen` brings it"),
         ("a.b", ""),
         ("nobody_has_it", ""),
         ("_ipython", ""),
