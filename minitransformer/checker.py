@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray as Array  # as in `typing`, without waiting for Jaxtyping
 
-from minitransformer.checks import must_be_pair
+from minitransformer.checks import choose, must_be_pair
 from minitransformer.pullback import Pullback, Tree, tree_items, tree_leaves, tree_map, tree_parts
+from minitransformer.ranges import NonNegative, NonNegativeNumber, PositiveNumber, Seed
 
 DENSE = 3  # random directions in each array: in one of them alone, an entry may hardly move
 
@@ -65,7 +66,8 @@ def check_pullback(
     untrained  arrays that no gradient moves, by path: the pullback has None in their place, and nothing else will do
     seed       of dY and the directions; step is h, tolerance the largest relative error that is allowed
     returns    the largest relative error, where it was found, and the number of derivatives compared
-    raises     GradientError, with the path of the offending array; TypeError for what is no function, or for paths in a text
+    raises     GradientError, with the path of the offending array; TypeError for what is no function, or for paths in a text;
+               TypeError or ValueError for a seed, step, tolerance or number of entries that can't be one
     """
     if not callable(function):
         raise TypeError(
@@ -74,6 +76,13 @@ def check_pullback(
     for name, paths in (("zero", zero), ("untrained", untrained)):
         if isinstance(paths, str) or not isinstance(paths, Collection):  # in a text, "K" would be in "QK"
             raise TypeError(f"{name}: {reprlib.repr(paths)} should be a tuple of paths, such as ('params.b_k',)")
+    for name, value, hint in (
+        ("seed", seed, Seed),
+        ("step", step, PositiveNumber),
+        ("tolerance", tolerance, NonNegativeNumber),
+        ("entries", entries, NonNegative),
+    ):
+        choose(name, value, hint)
     rng = np.random.default_rng([seed, 271828])  # not default_rng(seed): the arguments may be its first numbers
     x = {name: _cast(a, np.float64) for name, a in zip(_names(function, len(args)), args, strict=True)}
     if not any(_is_real(a) and a.size for a in tree_leaves(x)):

@@ -5,6 +5,8 @@ mistakes that somebody has made in earnest: the loss often still falls with them
 """
 
 import inspect
+import math
+import re
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -676,6 +678,25 @@ def test_a_function_without_a_signature_is_refused_for_what_it_returns():
         GradientError, match=r"^the function should return its value and a pullback, .* returned ndarray$"
     ):
         check_pullback(WithoutSignature(), X)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"step": 0}, ValueError, "step: 0 should be above 0"),
+        ({"step": -1e-6}, ValueError, "step: -1e-06 should be above 0"),
+        ({"step": math.nan}, ValueError, "step: nan should be a number up to 3.4e+38"),
+        ({"tolerance": -1}, ValueError, "tolerance: -1 should be at least 0"),
+        ({"entries": -1}, ValueError, "entries: -1 should be at least 0"),
+        ({"entries": 2.5}, TypeError, "entries: 2.5 should be int"),
+        ({"seed": -1}, ValueError, "seed: -1 should be at least 0"),
+        ({"seed": None}, TypeError, "seed: None should be int"),
+    ],
+    ids=str,
+)
+def test_numbers_that_can_not_be_are_refused_by_their_names(options, error, says):
+    with pytest.raises(error, match=f"^{re.escape(says)}$"):
+        check_pullback(np.tanh, X, **options)
 
 
 @pytest.mark.parametrize("name", ["zero", "untrained"])
