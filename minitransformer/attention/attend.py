@@ -30,7 +30,7 @@ from minitransformer.gather_scatter import (
     sum_over_heads,
     unbroadcast,
 )
-from minitransformer.positions.encoding import Encoding, OffsetBias, ScoreEncoding, pair_scores, queries_last
+from minitransformer.positions.encoding import Encoding, OffsetBias, ScoreEncoding, bias_for, pair_scores, queries_last
 from minitransformer.pullback import Pullback, tree_add
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
@@ -118,7 +118,7 @@ def attend(
         must_broadcast(bias, (*Q.shape[:-2], max(n + m - 1, 0)), "bias", "one number for each offset")
     if isinstance(encoding, OffsetBias):
         scale = encoding.scale if scale is None else scale
-        own, back = encoding.bias(params, n, m, causal=causal)
+        own, back = bias_for(Q, encoding, params, n, m, causal=causal)
         if own.ndim != 2 or own.shape[-1] != max(n + m - 1, 0):
             raise ValueError(
                 f"{type(encoding).__name__}.bias: should give an array (heads, {n + m - 1}), for n = {n} and m = {m}, and a "
@@ -126,7 +126,6 @@ def attend(
             )
         if len(own) > 1:  # one of a single head is that of all
             refuse_other_heads(Q, len(own))
-        own = own.astype(Q.dtype, copy=False)
         shapes = (own.shape,) if bias is None else (own.shape, bias.shape)
         Y, attention = _among_pairs(Q, K, V, pattern, own if bias is None else bias + own, scale=scale, **options)
         return Y, OffsetBiasPullback(back, attention, shapes)

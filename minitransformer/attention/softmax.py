@@ -23,7 +23,7 @@ from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.sink import LearnedSink
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.checks import frozen
-from minitransformer.positions.encoding import Encoding, OffsetBias
+from minitransformer.positions.encoding import Encoding, OffsetBias, bias_for
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array
@@ -144,8 +144,7 @@ class SoftmaxAttention(Core):
         own, options = self._options(params, Q)
         if self.encoding is None:
             return None, options
-        bias = self.encoding.bias(own, n, m, causal=True)[0]  # type: ignore[attr-defined]
-        return bias.astype(Q.dtype, copy=False), options
+        return bias_for(Q, self.encoding, own, n, m, causal=True)[0], options
 
     def __call__(
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,

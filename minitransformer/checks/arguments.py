@@ -138,3 +138,6 @@ def examine_heads(arguments: dict[str, Any], asked: Asked) -> None:
     one_by_one = (arguments[name] for name in asked.names[5:] if name in arguments and name not in NO_STREAMS)
     streams = *arguments.get("streams", ()), *one_by_one
     core.fit_heads(*heads, streams, arguments.get("mask"), new=asked.function == "step")
+    for path, leaf in tree_items(params, first[1]):
+        if leaf.dtype.kind == "f" and leaf.dtype != heads[0].dtype:
+            raise TypeError(f"{path}: {leaf.dtype} should be {heads[0].dtype}, as Q is")

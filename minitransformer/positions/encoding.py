@@ -18,11 +18,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitransformer.arrays import refuse_more_queries
+from minitransformer.arrays import one_dtype, refuse_more_queries
 from minitransformer.checks import refuse_init
 from minitransformer.functional import AggregatePullback, ScoresPullback, aggregate, scores
 from minitransformer.gather_scatter import by_offset, sum_by_offset, unbroadcast
-from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.pullback import NoParams, Pullback, Tree, tree_items
 from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Checked, checked
 
@@ -77,6 +77,16 @@ class OffsetBias(Encoding):
 
     def bias(self, params: Any, n: int, m: int, *, causal: bool) -> tuple[Array, Pullback]:
         raise TypeError(f"{type(self).__name__} has no bias")
+
+
+def bias_for(Q: Array, encoding: Any, params: Any, n: int, m: int, *, causal: bool) -> tuple[Array, Pullback]:
+    """The bias of an encoding for n queries that are the last of m positions, in the dtype of Q. Pullback: dbias to dparams.
+
+    raises   TypeError for parameters of another dtype
+    """
+    one_dtype(Q=Q, **dict(tree_items(params, "params")))
+    bias, back = encoding.bias(params, n, m, causal=causal)
+    return bias.astype(Q.dtype, copy=False), back
 
 
 @checked
@@ -136,7 +146,6 @@ def pair_scores(
     if isinstance(encoding, ScoreEncoding):
         return encoding.scores(params, Q, K)
     n, m = queries_last(Q, K)
-    bias, back = encoding.bias(params, n, m, causal=causal)
-    bias = bias.astype(Q.dtype, copy=False)
+    bias, back = bias_for(Q, encoding, params, n, m, causal=causal)
     S, content = scores(Q, K, scale=encoding.scale)
     return S + by_offset(bias, n, m), BiasedScoresPullback(content, back, bias.shape)

@@ -26,7 +26,7 @@ from minitransformer.attention.core import Core, numbers_where_seen, seen_keys
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in, softplus
-from minitransformer.positions.encoding import OffsetBias, ScoreEncoding
+from minitransformer.positions.encoding import OffsetBias, ScoreEncoding, bias_for
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -210,7 +210,7 @@ class Forgetting(Core):
             return Y, after
         bias = None
         if self.encoding is not None:
-            bias = self.encoding.bias(params, n, m, causal=True)[0].astype(Q.dtype, copy=False)
+            bias = bias_for(Q, self.encoding, params, n, m, causal=True)[0]
         if not 0 < n <= FEW:
             return attend_to_buffer(faded_queries(Q, whole, scale), past.K, past.V, m, bias, scale=UNIT), after
         rows = [one_query(Q, (whole, rest), t, past, m - n + t + 1, scale, bias) for t in range(n)]

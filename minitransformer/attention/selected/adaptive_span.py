@@ -19,7 +19,7 @@ from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.sparse.pattern import TILE, Pattern
 from minitransformer.checks import frozen
 from minitransformer.gather_scatter import unbroadcast
-from minitransformer.positions.encoding import Encoding, OffsetBias, queries_last
+from minitransformer.positions.encoding import Encoding, OffsetBias, bias_for, queries_last
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import NonNegative, NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
@@ -222,7 +222,7 @@ class AdaptiveSpan(Core):
         z = self.largest * params.span
         b, seen = seen_by_last(tuple(z.tolist()), z.dtype.char, self.ramp, self.largest, n, m)
         if self.encoding is not None:
-            b = b + self.encoding.bias(params.encoding, n, m, causal=True)[0]  # type: ignore[attr-defined]
+            b = b + bias_for(Q, self.encoding, params.encoding, n, m, causal=True)[0]
         return np.where(seen[:, -1], b, -np.inf).astype(Q.dtype), {}
 
     def step(
@@ -237,6 +237,6 @@ class AdaptiveSpan(Core):
         near = min(n + self.furthest(params), state.length)
         b, mask = seen_by_last(tuple(z.tolist()), z.dtype.char, self.ramp, self.largest, n, near)
         if self.encoding is not None:
-            b = b + self.encoding.bias(params.encoding, n, near, causal=True)[0].astype(Q.dtype, copy=False)
+            b = b + bias_for(Q, self.encoding, params.encoding, n, near, causal=True)[0]
         last = slice(state.length - near, state.length)
         return attend_to_buffer(Q, state.K[..., last, :], state.V[..., last, :], near, b, mask, self.scale), state
