@@ -61,6 +61,12 @@ def shown(text: str) -> str:
     return CONTROL.sub("·", text)
 
 
+def in_a_line(text: object, longest: int = 100) -> str:
+    """What a file of others says, in one line: a · for each control character, the middle of a long text left out."""
+    line = CONTROL.sub("·", " ".join(str(text).splitlines())).replace("\t", " ")
+    return line if len(line) <= longest else f"{line[: longest // 2]} … {line[-longest // 2 :]}"
+
+
 def columns() -> int:
     """How wide lines of text should be: as the terminal, but from 60 to 100 characters; 100 where there is no terminal."""
     import shutil  # takes time
@@ -79,9 +85,9 @@ def prepare() -> None:
 
 
 def say(line: object, before: str = "") -> None:
-    """One line on standard error, if there is one."""
+    """One line on standard error, if there is one; what it quotes from a file can't ring, colour or clear the terminal."""
     with suppress(OSError):
-        print(f"{before}minitransformer: {line}", file=sys.stderr, flush=True)
+        print(f"{before}minitransformer: {shown(str(line))}", file=sys.stderr, flush=True)
 
 
 def finish() -> None:

@@ -69,6 +69,17 @@ def test_only_what_cant_be_encoded_is_replaced():
         b"\xff".decode("utf-8", "in_ascii")
 
 
+def test_what_a_file_of_others_says_is_quoted_in_a_line():
+    assert terminal.in_a_line("a\x1b[2J\r\nb\tü") == "a·[2J b ü"
+    assert terminal.in_a_line("x" * 100) == "x" * 100
+    assert terminal.in_a_line("a" * 60 + "b" * 60) == f"{'a' * 50} … {'b' * 50}"
+
+
+def test_an_error_can_not_ring_or_clear_the_terminal(capsys):
+    terminal.say("a\x1b[2J\x07 is no name\nsecond")
+    assert capsys.readouterr().err == "minitransformer: a·[2J· is no name\nsecond\n"
+
+
 def test_control_characters_are_shown_as_dots():
     """A title, a bell, a screen that is cleared, a line that is written over: all but the ends of lines and tabs."""
     assert terminal.shown("a\x1b[2J\x07\x00\r\x7f\x9bb\tü\n· �\r\n") == "a·[2J·····b\tü\n· �\r\n"

@@ -34,12 +34,15 @@ from minitransformer import files
 from minitransformer.lazy_import import lazy_import
 from minitransformer.machine import circumstances
 from minitransformer.pullback import Tree, tree_items
+from minitransformer.terminal import in_a_line
 from minitransformer.training.choices import Training
 from minitransformer.training.description import checked_as, described, fitting_model, training_of
 from minitransformer.training.optimiser import AdamWState, with_leaves
 from minitransformer.training.state import State
 
 KEY, VERSION = "minitransformer", 3
+LONGEST_HEADER = 10**8  # bytes; the library safetensors reads no longer one
+LONGEST_MESSAGE = 1000  # letters
 BLANK = "0" * 64  # where the digest stands, while it is computed
 DTYPES = {"F32": np.float32, "F64": np.float64}
 HINTS = {  # what is described besides the model and the training, and its types
@@ -53,7 +56,10 @@ HINTS = {  # what is described besides the model and the training, and its types
 
 
 class CheckpointError(ValueError):
-    """A checkpoint can't be read or written; the message says which and why, in one line."""
+    """A checkpoint can't be read or written; the message says which and why, in one line, whatever stands in the file."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(in_a_line(message, LONGEST_MESSAGE))
 
 
 class Checkpoint(NamedTuple):
@@ -155,15 +161,19 @@ def _read(path: str | Path) -> tuple[bytes, dict[str, Any]]:
     """All bytes and the description in them, if they are those that were written."""
     lazy_import("safetensors", "a checkpoint")
     try:
+        if Path(path).is_fifo():
+            raise CheckpointError(f"{path}: a pipe is not a checkpoint: it can't be read twice")
         with Path(path).open("rb") as file:
-            text = _description(file)
+            text = _description(file, path)
             file.seek(0)
             content = b"" if text is None else file.read()
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file") from None
     except OSError as error:
         raise CheckpointError(f"{path}: can't be read: {error.strerror or error}") from error
-    except (AttributeError, ValueError, RecursionError) as error:
+    except CheckpointError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a checkpoint, or a damaged one ({error})") from error
     if text is None:
         raise CheckpointError(f"{path}: a safetensors file, but not a checkpoint of minitransformer")
@@ -179,13 +189,24 @@ def _read(path: str | Path) -> tuple[bytes, dict[str, Any]]:
     return content, about
 
 
-def _description(file: Any) -> str | None:
-    """What the header of a safetensors file says under our name: its length in 8 bytes, then JSON."""
-    length = int.from_bytes(file.read(8), "little")
-    if not 0 < length < os.fstat(file.fileno()).st_size:
+def _description(file: Any, path: str | Path) -> str | None:
+    """What the header of a safetensors file says under our name: its length in 8 bytes, then JSON.
+
+    raises   ValueError if there is no header, CheckpointError if it speaks of more bytes than there are, or of fewer
+    """
+    length, size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
+    if not 0 < length < min(size, LONGEST_HEADER):
         raise ValueError("it has no header")
-    text = json.loads(file.read(length).decode()).get("__metadata__", {}).get(KEY)
-    return text if isinstance(text, str) else None
+    header = json.loads(file.read(length).decode())
+    text = header.get("__metadata__", {}).get(KEY)
+    if not isinstance(text, str):
+        return None
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    if (said := 8 + length + max(ends, default=0)) != size:  # no need to read them all
+        raise CheckpointError(
+            f"{path}: damaged: its bytes are not those that were written: {said} of them, it has {size}"
+        )
+    return text
 
 
 def _restored(entries: list[tuple[str, dict[str, Any]]], about: dict[str, Any], size: int) -> Checkpoint:

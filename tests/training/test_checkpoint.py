@@ -342,6 +342,45 @@ def test_another_version(path):
         assert_refused(path, f"a checkpoint of version {version}; this program reads version 3")
 
 
+SAID_BY_OTHERS = ("\x1b[31mred\x1b[0m\x07", "two\nlines", "x" * 5000, [1] * 5000)
+
+
+@pytest.mark.parametrize("said", SAID_BY_OTHERS)
+def test_whatever_a_file_says_its_error_is_one_line_that_no_terminal_obeys(path, said):
+    name = str(said)
+    for change in (
+        lambda about, _: about.update(version=said),
+        lambda about, _: about.update({name: 1}),
+        lambda about, _: about["model"].update({name: 1}),
+        lambda about, _: about["training"].update(clip=said),
+        lambda _, arrays: arrays.update({name: np.ones(3, np.float32)}),
+    ):
+        altered(path, change)
+        error = refusal(path)
+        assert error.startswith(f"{path}: ")
+        assert error.isprintable()
+        assert len(error) < 1100
+
+
+def test_a_header_that_claims_more_than_there_is_is_not_read(path):
+    """Nor is all that stands behind a whole checkpoint: 10¹² bytes of nothing, which no disk has to hold."""
+    save(path, made())
+    whole = path.read_bytes()
+    for content in (whole, (10**11).to_bytes(8, "little"), (10**12).to_bytes(8, "little")):
+        path.write_bytes(content)
+        try:
+            os.truncate(path, 10**12)
+        except OSError:
+            pytest.skip("this file system has no files with holes")
+        assert_refused(path, "not a checkpoint, or a damaged one|damaged: its bytes are not those that were written")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_not_waited_for(path):
+    os.mkfifo(path)
+    assert_refused(path, "a pipe is not a checkpoint")
+
+
 def test_a_run_on_another_text(path):
     refuse_other_data(path, made(), DATA)
     other = {"task": "text", "name": "yours.txt", "sha256": "cd" * 32}
