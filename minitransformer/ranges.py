@@ -35,6 +35,7 @@ Seed = Annotated[int, Range("at least 0", lambda x: x >= 0, math.inf)]
 
 # How often something is repeated. It takes time however small the arrays are, so there is a largest number.
 Degree = Annotated[int, Range("at least 1", lambda x: x >= 1, 2**6)]
+Depth = Annotated[int, Range("at least 1", lambda x: x >= 1, 2**12)]  # of a stack, whose blocks are made one by one
 Iterations = Annotated[int, Range("at least 1", lambda x: x >= 1, 2**10)]
 Repeats = Annotated[int, Range("at least 0", lambda x: x >= 0, 2**20)]
 Rounds = Annotated[int, Range("at least 1", lambda x: x >= 1, 2**20)]

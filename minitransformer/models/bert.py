@@ -14,6 +14,7 @@ import numpy as np
 from minitransformer.checks import frozen
 from minitransformer.models.block import FFN, Order
 from minitransformer.models.sequence_model import Outputs, SequenceModel, SequenceParams
+from minitransformer.ranges import Depth
 from minitransformer.typing import Array, Float, checked
 
 
@@ -29,7 +30,7 @@ class BERT(SequenceModel):
     vocabulary: int = 30522
     context: int = 512
     width: int = 768
-    depth: int = 12
+    depth: Depth = 12
     heads: int = 12
     hidden: int | None = 3072
     positions: Any = "learned"

@@ -7,6 +7,7 @@ Nothing is fetched from anywhere.
 
 import importlib
 import importlib.util
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +22,16 @@ from minitransformer.models.block import BlockParams
 from minitransformer.models.feed_forward import Activation, FeedForwardParams
 from minitransformer.models.sequence_model import SequenceParams
 from minitransformer.models.stack import StackParams
-from minitransformer.models.weights import Tensors, existing, json_object, number, refuse_others, sizes_in, whole
+from minitransformer.models.weights import (
+    Tensors,
+    existing,
+    json_object,
+    number,
+    refuse_larger,
+    refuse_others,
+    sizes_in,
+    whole,
+)
 from minitransformer.positions.absolute import LearnedPositionParams
 from minitransformer.typing import Array, checked
 
@@ -85,7 +95,7 @@ def activation_of(path: Path, config: dict[str, Any], key: str, usual: str) -> A
     """The activation that a config names, by its name in this package. Raises ValueError for one that is not there."""
     activation = config.get(key, usual)
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise ValueError(f"{path}: {key} {activation!r} is none of {', '.join(ACTIVATIONS)}")
+        raise ValueError(f"{path}: {key} {reprlib.repr(activation)} is none of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[activation]
 
 
@@ -94,8 +104,9 @@ def _model(path: Path) -> BERT:
     config = json_object(path)
     kind = config.get("model_type", "bert")
     if kind != "bert":
-        raise ValueError(f"{path}: this is a model of type {kind!r}; only 'bert' can be read")
+        raise ValueError(f"{path}: this is a model of type {reprlib.repr(kind)}; only 'bert' can be read")
     refuse_others(path, config, {"position_embedding_type": "absolute", "is_decoder": False})
+    refuse_larger(path, config)
     ffn = activation_of(path, config, "hidden_act", "gelu")
     with sizes_in(path):
         return BERT(

@@ -20,7 +20,7 @@ from minitransformer.models.model import Model
 from minitransformer.models.stack import Stack, StackParams, StackPullback
 from minitransformer.positions import Placed, place
 from minitransformer.pullback import Pullback, Tree, tree_add
-from minitransformer.ranges import Fraction, NonNegative
+from minitransformer.ranges import Depth, Fraction, NonNegative
 from minitransformer.typing import Array, Float, Int, checked
 
 LONGEST = 2**16  # tokens of a translation: each step reads all of it again
@@ -72,7 +72,7 @@ class EncoderDecoder(Model):
     vocabulary: int
     longest: int = 64
     width: int = 64
-    depth: int = 2
+    depth: Depth = 2
     heads: int = 4
     hidden: int | None = None
     attention: Any = "softmax"

@@ -1,5 +1,6 @@
 """GPT-2, Qwen3 and the Llama kind from their files: config.json and model.safetensors of huggingface/transformers."""
 
+import reprlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from minitransformer.models.gated_feed_forward import GatedFeedForwardParams
 from minitransformer.models.published import gpt2, llama
 from minitransformer.models.sequence_model import LanguageModel, Outputs, SequenceParams
 from minitransformer.models.stack import StackParams
-from minitransformer.models.weights import Tensors, json_object, number, refuse_others, sizes_in, whole
+from minitransformer.models.weights import Tensors, json_object, number, refuse_larger, refuse_others, sizes_in, whole
 from minitransformer.positions import Llama3
 from minitransformer.positions.absolute import LearnedPositionParams
 from minitransformer.pullback import NoParams
@@ -41,8 +42,11 @@ def from_safetensors(folder: str | Path, dtype: type = np.float32) -> tuple[Lang
     config = json_object(path)
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"{path}: this is a model of type {kind!r}; only {', '.join(map(repr, KINDS))} can be read")
+        raise ValueError(
+            f"{path}: this is a model of type {reprlib.repr(kind)}; only {', '.join(map(repr, KINDS))} can be read"
+        )
     refuse_others(path, config, {"is_causal": True, "quantization_config": None, "per_layer_config": None})
+    refuse_larger(path, config)
     model_of, params_of, plain = KINDS[kind]
     model = model_of(path, config)
     tensors = Tensors(folder / "model.safetensors", plain, dtype)

@@ -34,7 +34,7 @@ from minitransformer.models.registry import stack_of
 from minitransformer.models.stack import Stack, StackParams
 from minitransformer.positions import NoPositions, Placed, SinusoidalPositions, place
 from minitransformer.pullback import Pullback, Tree
-from minitransformer.ranges import Fraction, Range
+from minitransformer.ranges import Depth, Fraction, Range
 from minitransformer.registry import named
 from minitransformer.typing import Array, Float, Int, checked
 
@@ -138,7 +138,7 @@ class SequenceModel(Model):
     vocabulary: int = 256
     context: int = 128
     width: int = 128
-    depth: int = 4
+    depth: Depth = 4
     heads: int = 4
     hidden: int | None = None
     attention: Any = "softmax"

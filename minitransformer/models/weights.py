@@ -4,6 +4,7 @@ Nothing is fetched from anywhere, and nothing of a file is run.
 """
 
 import json
+import reprlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +14,25 @@ import numpy as np
 
 from minitransformer.lazy_import import lazy_import
 from minitransformer.models.norms import NormParams
+from minitransformer.terminal import in_a_line
 from minitransformer.typing import Array
+
+LONGEST_PATH = 1000  # letters of one that an index may have made
+FREE = 2**20  # a size up to here does no harm, however small the files are
+AXES = (
+    "vocab_size",
+    "n_embd",
+    "n_inner",
+    "hidden_size",
+    "intermediate_size",
+    "head_dim",
+)  # sizes of which there is a tensor
 
 
 def existing(path: Path, hint: str = "") -> Path:
     """The path of a file that is there. Raises FileNotFoundError, with the hint, if it is not."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file{hint}")
+        raise FileNotFoundError(f"{in_a_line(path, LONGEST_PATH)}: no such file{hint}")
     return path
 
 
@@ -38,14 +51,27 @@ def refuse_others(path: Path, config: dict[str, Any], usual: dict[str, Any]) -> 
     """Raise ValueError for a choice in a config that is not the usual one, where nothing else can be read."""
     for key, value in usual.items():
         if config.get(key, value) != value:
-            raise ValueError(f"{path}: {key} is {config[key]!r}; only {value!r} can be read")
+            raise ValueError(f"{path}: {key} is {reprlib.repr(config[key])}; only {value!r} can be read")
+
+
+def refuse_larger(path: Path, config: dict[str, Any]) -> None:
+    """Raise ValueError for a size in a config that is above 2²⁰ and the number of bytes in the files of tensors beside it.
+
+    A model is made before its tensors are looked at, and some parts of it, such as angles, take room.
+    """
+    size = sum(file.stat().st_size for file in path.parent.glob("*.safetensors") if file.is_file())
+    for key in AXES:
+        if isinstance(value := config.get(key), int) and value > max(size, FREE):
+            raise ValueError(
+                f"{path}: {key}: {reprlib.repr(value)} is larger than the files of its tensors, {size} bytes"
+            )
 
 
 def whole(config: dict[str, Any], key: str) -> int:
     """A size in a config. Raises KeyError if it is missing, ValueError, which names it, if it is no whole number."""
     value = config[key]
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{key}: {value!r} should be a whole number")
+        raise ValueError(f"{key}: {reprlib.repr(value)} should be a whole number")
     return value
 
 
@@ -53,7 +79,7 @@ def number(config: dict[str, Any], key: str, usual: float | None = None) -> floa
     """A number in a config, or the usual one. Raises KeyError if there is neither, ValueError, which names it, if it is none."""
     value = config[key] if usual is None else config.get(key, usual)
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise ValueError(f"{key}: {value!r} should be a number")
+        raise ValueError(f"{key}: {reprlib.repr(value)} should be a number")
     return float(value)
 
 
@@ -78,7 +104,7 @@ def _listed_in(index: Path) -> list[Path]:
     if not names or not all(isinstance(name, str) and name.endswith(".safetensors") for name in names):
         raise ValueError(f"{index}: weight_map should say of each tensor in which safetensors file it stands")
     if aside := [name for name in names if Path(name).name != name]:
-        raise ValueError(f"{index}: {aside[0]} should be the name of a file beside it")
+        raise ValueError(f"{index}: {in_a_line(aside[0])} should be the name of a file beside it")
     return [existing(index.with_name(name), f", and {index.name} names it") for name in sorted(set(names))]
 
 
@@ -103,7 +129,7 @@ class Tensors:
                 raise ValueError(f"{file}: not a whole safetensors file: {error}") from None
             for our, name in found:
                 if our in self.places:
-                    raise ValueError(f"{file}: the tensor {our} is in {self.places[our][0].name} already")
+                    raise ValueError(f"{file}: the tensor {in_a_line(our)} is in {self.places[our][0].name} already")
                 if our is not None:
                     self.places[our] = file, name
         self.asked: set[str] = set()
@@ -153,4 +179,6 @@ class Tensors:
     def refuse_more(self, *within: str) -> None:
         """Raise ValueError for a tensor of the file that the model has not asked for; only for those that begin so, if any do."""
         if more := sorted(name for name in set(self.places) - self.asked if name.startswith(within or "")):
-            raise ValueError(f"{self.places[more[0]][0]}: the tensor {more[0]} belongs to no part of this model")
+            raise ValueError(
+                f"{self.places[more[0]][0]}: the tensor {in_a_line(more[0])} belongs to no part of this model"
+            )
