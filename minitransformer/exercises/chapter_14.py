@@ -152,6 +152,7 @@ def layers_of_a_ring(answer):
     unless(answer, layers(turn), "Every node has a loop: it sees three.", 1e-4)
     unless(answer, layers((1 + turn) / 2), "A node sees three: itself and both neighbours, each with a third.", 1e-4)
     unless(answer, layers((1 + 2 * turn) / 3) - 1, "After so many it is not yet below one hundredth.", 1e-4)
+    unless(answer, layers((1 + 2 * turn) / 3) + 1, "One layer fewer is enough.", 1e-4)
     unless(
         answer, layers((1 + 2 * turn) / 3) / 2, "After so many it is about a tenth, and a hundredth is asked for.", 0.01
     )

@@ -120,17 +120,20 @@ def taps_as_a_matrix(answer):
     rng = np.random.default_rng(7)
     for K, before in ((3, 2), (4, 1)):
         a = rng.random((6, K))
-        wanted, turned, kept = np.zeros((3, 6, 6))
+        wanted, turned, kept, wrapped = np.zeros((4, 6, 6))
         for i, t in np.ndindex(6, K):
             if 0 <= (j := i - before + t) < 6:
                 wanted[i, j] = a[i, t]
             if 0 <= (j := i + before - t) < 6:
                 turned[i, j] = a[i, t]
             kept[i, min(max(i - before + t, 0), 5)] += a[i, t]
+            if (j := i - before + t) < 6:
+                wrapped[i, j] = a[i, t]
         given = answer(a, before)
         unless(given, turned, "The taps are turned around: the first falls on the token ℓ places before.")
         unless(given, wanted.T, "Row i has the weights of token i.")
         unless(given, kept, "Beyond the ends are zeros, and not the first and the last token once more.")
+        unless(given, wrapped, "In NumPy an index of −1 is the last column. A tap before the text falls on nothing.")
         unless(
             given,
             wanted / wanted.sum(1, keepdims=True),

@@ -128,7 +128,7 @@ def judged(said: Any, wanted: bool, what: str) -> None:
 @exercise("19.5")
 def scale_from_outside(answer):
     """The scale of an attention, from what it says."""
-    for d, scale in ((16, 1 / 4), (16, 1 / 16), (9, 0.9), (64, 2 / 64**0.5), (5, 0.3)):
+    for d, scale in ((9, 0.9), (16, 1 / 4), (16, 1 / 16), (64, 2 / 64**0.5), (5, 0.3)):
         found = answer(lambda Q, K, V, s=scale: softmax(s * Q @ K.T)[0] @ V, d)
         given = array_of(found, (), "s is one number.")
         told = f"For one layer of width d = {d} yours finds {given:.4f}. "

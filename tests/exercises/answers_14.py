@@ -153,7 +153,7 @@ ANSWERS = {
             lambda f, g, V, mask: V,
         ]
     },
-    "14.7": {"right": layers(), "wrong": [372, 746, layers() - 1, layers(below=0.1), 1]},
+    "14.7": {"right": layers(), "wrong": [372, 746, layers() - 1, layers() + 1, layers(below=0.1), 1]},
     "14.8": {
         "wrong": [
             largest(lambda mask: mask.T),

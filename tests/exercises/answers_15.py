@@ -96,6 +96,7 @@ ANSWERS = {
             matrix(lambda i, t, before: i + before - t),
             matrix(lambda i, t, before: i - t),
             matrix(clip=True),
+            matrix(lambda i, t, before: i - before + t + 6 * (i - before + t < 0)),  # an index below zero
             renormalised,
             lambda a, before: matrix()(a, before).T,
         ],
