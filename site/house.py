@@ -8,7 +8,9 @@ from typing import Any
 
 import words
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.search.en import SearchEnglish
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
@@ -54,6 +56,26 @@ class Places(SphinxTransform):
             _keep_together(formula)
         for quote in self.document.findall(nodes.block_quote):
             quote["classes"].append("erratum" if quote.astext().startswith(("Erratum", "Errata")) else "aside")
+
+
+class Sought(SphinxTransform):
+    """The search finds a term of the glossary by other names of it, too."""
+
+    default_priority = 900
+
+    def apply(self, **_: Any) -> None:
+        for term in self.document.findall(nodes.term) if self.env.docname == "glossary" else []:
+            for index in term.findall(addnodes.index):
+                ((kind, name, *where),) = index["entries"]
+                index["entries"] += [(kind, other, *where) for other in words.SOUGHT.get(name, ())]
+
+
+class Search(SearchEnglish):
+    """Sphinx's, in which a text has the words of which its names are put together, too."""
+
+    def split(self, text: str) -> list[str]:
+        found = super().split(text)
+        return [*found, *(part for word in found for part in words.parts(word))]
 
 
 class Links(SphinxPostTransform):
@@ -154,6 +176,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx."""
     app.add_config_value("FOLDERS", {}, "")
     app.add_transform(Places)
+    app.add_transform(Sought)
+    app.add_search_language(Search)
     app.add_post_transform(Links)
     app.add_post_transform(Letters)
     app.connect("build-finished", copy)

@@ -217,6 +217,27 @@ def short(meaning: str) -> list[str]:
     return re.findall(r" \(([A-Z]\w+)\)\. \[", meaning)
 
 
+SOUGHT = {  # what else a reader may type who looks for a term; the page does not show it
+    "Difference quotients": ("finite differences", "gradient check"),
+    "FlashAttention": ("flash", "flash attention"),
+    "Kernel attention": ("linear attention",),
+    "KV cache": ("KV-cache", "key-value cache"),
+    "Layer normalisation": ("LayerNorm",),
+    "Mask": ("causal mask", "attention mask"),
+    "PagedAttention": ("paged attention",),
+    "Residual connection": ("skip connection",),
+    "RMS norm": ("RMSNorm",),
+    "Sinks": ("attention sink", "attention sinks"),
+    "Top-p": ("nucleus", "nucleus sampling"),
+    "Window": ("sliding window", "sliding window attention"),
+}
+
+
+def parts(word: str) -> list[str]:
+    """The words of which a name is put together, such as "Flash" and "Attention": the search finds it by each of them."""
+    return [part for part in re.findall(r"[A-Z][a-z]{3,}", word) if part != word]
+
+
 # ------------------------------------------------------------------------------------------------------ docstrings
 
 KEY = re.compile(

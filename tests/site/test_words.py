@@ -169,6 +169,20 @@ def test_a_short_form_is_what_a_meaning_ends_with():
     assert words.short("Rows (compressed sparse rows). [14](14_a.ipynb), (2.1). [02](02_a.ipynb)") == []
 
 
+def test_other_names_are_those_of_terms_that_the_glossary_has(root):
+    page = json.loads((root / "notebooks" / "98_map_and_glossary.ipynb").read_text(encoding="utf-8"))
+    text = "\n".join("".join(cell["source"]) for cell in page["cells"] if cell["cell_type"] == "markdown")
+    known = {name.lower() for term, meaning in words.terms(text) for name in (term, *words.short(meaning))}
+    assert {term.lower() for term in words.SOUGHT} <= known
+    assert not {other.lower() for others in words.SOUGHT.values() for other in others} & known
+
+
+def test_a_name_has_the_words_of_which_it_is_put_together():
+    assert words.parts("FlashAttention") == ["Flash", "Attention"]
+    assert words.parts("GatedDeltaNet") == ["Gated", "Delta"]
+    assert words.parts("Window") == words.parts("window") == words.parts("GQA") == []
+
+
 DOCSTRING = """Attention, of *batch axes.
 
     Y = softmax(Q Kᵀ) V
