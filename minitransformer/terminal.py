@@ -10,7 +10,7 @@ import signal
 import sys
 import unicodedata
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
 SIGNS = {
@@ -123,30 +123,41 @@ def _is_command(program: str) -> bool:
 
 def ctrl_c_ends() -> AbstractContextManager[None]:
     """In this block Ctrl-C ends the process. An exception could get lost: an import of NumPy turns it into an ImportError."""
-    return _on_ctrl_c(end)
-
-
-def ctrl_c_raises() -> AbstractContextManager[None]:
-    """In this block Ctrl-C raises KeyboardInterrupt, for code that has something to save."""
-    return _on_ctrl_c(signal.default_int_handler)
+    return _on(signal.SIGINT, end)
 
 
 @contextmanager
-def _on_ctrl_c(handler: Any) -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
+def ctrl_c_raises() -> Iterator[None]:
+    """In this block Ctrl-C raises KeyboardInterrupt, for code that has something to save or to tidy up; so does SIGTERM, with which
+    `kill`, or a queue whose time is up, ends a job.
+    """
+    ours = os.getpid()
+
+    def terminated(number: int, frame: Any) -> None:
+        if os.getpid() != ours:  # a fork of this process has nothing to save
+            os._exit(128 + number)
+        signal.default_int_handler(number, frame)
+
+    with _on(signal.SIGINT, signal.default_int_handler), _on(signal.SIGTERM, terminated):
+        yield
+
+
+@contextmanager
+def _on(number: int, handler: Any) -> Iterator[None]:
+    before = signal.getsignal(number)
     if before is signal.SIG_IGN:  # the shell wants it so: `minitransformer train &`
         yield
         return
-    signal.signal(signal.SIGINT, handler)
+    signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
-    """In this block Ctrl-C waits, and a process that is started in it never gets the signal: its parent has to end it."""
+    """In this block Ctrl-C and SIGTERM wait, and a process that is started in it never hears Ctrl-C: its parent has to end it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -162,7 +173,9 @@ def ctrl_c_waits() -> Iterator[None]:
     main = threading.current_thread() is threading.main_thread()
     try:
         # the mask is for what is started here: an older thread may take the signal, and Python gives it to the main one
-        with _on_ctrl_c(lambda *_: heard.append(1)) if main else nullcontext():
+        with ExitStack() as stack:
+            for number in (signal.SIGINT, signal.SIGTERM) if main else ():
+                stack.enter_context(_on(number, lambda number, _: heard.append(number)))
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 yield
@@ -170,4 +183,4 @@ def ctrl_c_waits() -> Iterator[None]:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
     finally:
         if heard:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(heard[0])

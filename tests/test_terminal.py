@@ -262,6 +262,35 @@ def test_a_worker_that_is_killed_leaves_no_warning_of_python(tmp_path):
     assert done.stderr == ""
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows ends a process in its own way")
+def test_a_training_that_is_told_to_end_saves_what_it_has(folder, tmp_path):
+    """By SIGTERM, as `kill` and a queue of jobs do. Before, all was lost since the last time that it had saved."""
+    out = tmp_path / "new"
+    argv = [*COMMAND, "train", "mine.txt", *SMALL[:-1], "1000000", "--out", str(out)]
+    process = subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    seen = b""
+    while b"step" not in seen and (more := process.stderr.read1()):  # the line that counts the steps
+        seen += more
+    process.send_signal(signal.SIGTERM)
+    assert b"interrupted after step" in process.communicate()[1]
+    assert process.returncode == 130
+    assert load(out).training.steps == 1000000
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_fork_that_is_told_to_end_has_nothing_to_save():
+    with terminal.ctrl_c_raises():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        child = os.fork()
+        if not child:
+            signal.raise_signal(signal.SIGTERM)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_a_training_in_the_background_does_not_hear_ctrl_c(folder, tmp_path):
     """As the shell wants it for `minitransformer train &`."""
     deaf = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
@@ -312,16 +341,17 @@ def test_only_the_command_answers_ctrl_c_in_its_own_way():
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs a mask of signals")
-def test_ctrl_c_waits_until_it_may_be_heard():
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_waits_until_it_may_be_heard(sent):
     heard = []
-    before = signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+    before = signal.signal(sent, lambda number, _: heard.append(number))
     try:
         with terminal.ctrl_c_waits():
-            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            signal.pthread_kill(threading.get_ident(), sent)
             assert heard == []
-        assert heard == [1]
+        assert heard == [sent]
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(sent, before)
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs a mask of signals")

@@ -242,24 +242,29 @@ def test_a_device_is_not_read(capsys):
     assert f"{os.devnull}: should be a notebook, and a device has no end" in capsys.readouterr().err
 
 
-def test_ctrl_c_ends_it_with_the_kernel_and_marks_nothing(tmp_path):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_it_with_the_kernel_and_marks_nothing(tmp_path, sent):
+    room = tmp_path / "temporary"
+    room.mkdir()
     note = tmp_path / "pid"
     slow = f"import os, time\nopen('part', 'w').write(str(os.getpid()))\nos.replace('part', {str(note)!r})\ntime.sleep(3600)"
     hand_in(tmp_path / "anna.ipynb", slow, RIGHT)
     hand_in(tmp_path / "ben.ipynb", "import time; time.sleep(3600)", RIGHT)
     run = subprocess.Popen(
         [sys.executable, "-m", "minitransformer", "exercises", *map(str, sorted(tmp_path.glob("*.ipynb")))],
+        env=os.environ | {"TMPDIR": str(room)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     while not note.exists() and run.poll() is None:
         time.sleep(0.1)
-    run.send_signal(signal.SIGINT)
+    run.send_signal(sent)
     out, err = run.communicate()
     assert (run.returncode, out, err.strip()) == (130, "", "minitransformer: interrupted")
     with pytest.raises(ProcessLookupError):
         os.kill(int(note.read_text()), 0)
+    assert list(room.iterdir()) == []
 
 
 def test_help_says_whose_code_runs(capsys):
