@@ -128,8 +128,9 @@ def ctrl_c_ends() -> AbstractContextManager[None]:
 
 @contextmanager
 def ctrl_c_raises() -> Iterator[None]:
-    """In this block Ctrl-C raises KeyboardInterrupt, for code that has something to save or to tidy up; so does SIGTERM, with which
-    `kill`, or a queue whose time is up, ends a job.
+    """In this block Ctrl-C raises KeyboardInterrupt, for code that has something to save or to tidy up.
+
+    So does SIGTERM, with which `kill`, or a queue whose time is up, ends a job.
     """
     ours = os.getpid()
 
