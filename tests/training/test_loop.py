@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
+from minitransformer import plain
 from minitransformer.data.text import read_text
 from minitransformer.models import LanguageModel
+from minitransformer.pullback import tree_leaves
 from minitransformer.training.checkpoint import load
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import BAR, TrainingDiverged, TrainingInterrupted, advance, start, train
 from minitransformer.training.objective import LossPullback, NextByte
-from minitransformer.training.optimiser import global_norm
+from minitransformer.training.optimiser import AdamW, global_norm, with_leaves
 from minitransformer.training.recipes import usual_training
 from minitransformer.training.schedule import Cosine
 
@@ -145,6 +147,40 @@ def test_a_step_clips_and_counts_in_bits(objective):
     assert global_norm(after.optimiser.m) == pytest.approx((1 - beta) * 0.01), "m is (1 − β) g after one step"
     loss, _ = objective.loss(model, before.params, objective.batch(4, np.random.default_rng([training.seed, 1])))
     assert after.losses == pytest.approx((float(loss) / math.log(2),))
+
+
+def the_page(model, training, objective, params):
+    """Losses in bits and parameters of a whole run: gradients of `plain.py`, sample by sample, and AdamW as it is printed."""
+    (beta_1, beta_2), decay, losses = training.optimiser.betas, training.optimiser.weight_decay, []
+    theta = [np.array(leaf) for leaf in tree_leaves(params)]
+    m, v = ([np.zeros_like(x) for x in theta] for _ in range(2))
+    for t in range(1, training.steps + 1):
+        samples = list(zip(*objective.batch(training.batch, np.random.default_rng([training.seed, t])), strict=True))
+        found = [plain.loss(params, np.append(x, y[-1]), model.heads) for x, y in samples]
+        losses.append(sum(loss for loss, _ in found) / len(found) / math.log(2))
+        g = [sum(of) / len(found) for of in zip(*(tree_leaves(grads) for _, grads in found), strict=True)]
+        shrink = min(1, training.clip / math.sqrt(sum((each**2).sum() for each in g)))
+        for k, each in enumerate(g):
+            m[k] = beta_1 * m[k] + (1 - beta_1) * shrink * each
+            v[k] = beta_2 * v[k] + (1 - beta_2) * (shrink * each) ** 2
+            step = m[k] / (1 - beta_1**t) / (np.sqrt(v[k] / (1 - beta_2**t)) + training.optimiser.eps)
+            step += decay * theta[k] * (theta[k].ndim > 1)
+            theta[k] = theta[k] - training.schedule(t) * step
+        params = with_leaves(params, theta)
+    return losses, params
+
+
+@pytest.mark.parametrize("clip", [0.3, 1e9])
+def test_a_run_is_that_of_the_page(clip, objective, tier):
+    model, schedule = LanguageModel(context=8, width=8, depth=2, heads=2), Cosine(3e-2, 10, 3, floor=1e-3)
+    training = Training(12, 4, schedule, AdamW((0.8, 0.95), 1e-4, 0.3), clip, parts=2, seed=4)
+    state = start(model, training, np.float64)
+    losses, params = the_page(model, training, objective, state.params)
+    for _ in range(training.steps):
+        state = advance(model, objective, training, state)
+    assert np.allclose(state.losses, losses, rtol=1e-10)
+    for (path, ours), (_, theirs) in zip(mt.tree_items(state.params), mt.tree_items(params), strict=True):
+        assert np.allclose(ours, theirs, rtol=1e-8, atol=1e-8), path
 
 
 def test_the_last_step_is_saved_and_looked_at_whatever_its_number(objective, tmp_path):
