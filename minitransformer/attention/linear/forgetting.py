@@ -183,7 +183,8 @@ class Forgetting(Core):
         """Pullback: dY to (dparams, dQ, dK, dV, dforget). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
         self.refuse(causal=causal)
         refuse_other_lengths(Q, K, "each token has a gate")
-        closed, gate = softplus(-streams[0][..., 0])
+        there = seen_keys(mask, Q, K, "a sum of gates")
+        closed, gate = softplus(-numbers_where_seen(there, streams[0][..., 0]))
         Y, attention = forgetting_attention(Q, K, V, -closed, mask=mask, encoding=self.encoding, params=params)
         return Y, ForgettingCorePullback(attention, gate)
 
