@@ -69,7 +69,7 @@
       number.setAttribute("y", y - 12)
       number.textContent = minus(score.toFixed(2))
       say(`The query stands at ${i.value} and the key at ${j.value}: their score is ${score.toFixed(3)}. Moved together, all hands turn, ` +
-        `but the angles between them and the score stay the same: they depend only on j − i = ${o}.`, { score, distance: o, base: b })
+        `but the angles between them and the score stay the same: they depend only on j\u00a0−\u00a0i\u00a0=\u00a0${o}.`, { score, distance: o, base: b })
     }
     draw()
   },
