@@ -11,6 +11,7 @@ The digest is that of machines, trials and results: a record that was changed by
 import hashlib
 import json
 import re
+import reprlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -110,10 +111,14 @@ def write(path: Path, name: str, record: Record[Any]) -> None:
     files.write(path, text)
 
 
+def _name(path: Path) -> str:
+    """The experiment of which a record of this path is."""
+    return path.stem.removesuffix(".part").lstrip(".")
+
+
 def command(path: Path) -> str:
     """The command that writes the record of this path."""
-    name = path.stem.removesuffix(".part").lstrip(".")
-    return f"minitransformer experiment {name}{f' --make {path.parent.name}' * (path.parent.parent == MAKES)}"
+    return f"minitransformer experiment {_name(path)}{f' --make {path.parent.name}' * (path.parent.parent == MAKES)}"
 
 
 def read(path: Path, trial: type[T]) -> Record[T]:
@@ -124,6 +129,8 @@ def read(path: Path, trial: type[T]) -> Record[T]:
     try:
         content = json.loads(path.read_bytes())
         rows, machines = content["trials"], content["machines"]
+        if content["experiment"] != _name(path):
+            raise ValueError(f"it says that it is one of {reprlib.repr(content['experiment'])}")
         if digest([machines, rows]) != content["digest"]:
             raise ValueError("its digest is not that of its results")
         record = Record(

@@ -489,7 +489,7 @@ def test_machines_that_differ_in_their_processor_alone_are_named_together():
 
 
 def test_a_spoiled_byte_is_found(kept):
-    """... or it says nothing: the name of the experiment, or white space."""
+    """... or it says nothing, as white space."""
     whole = kept.read_bytes()
     for place in range(0, len(whole), 7):
         kept.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
@@ -539,6 +539,16 @@ def test_whatever_stands_in_a_record_it_is_read_or_refused(kept, odd):
             assert isinstance(record.made_on, str)
             assert all(isinstance(result, dict) for result in record.results)
             assert all(seconds is None or isinstance(seconds, float) for seconds in record.seconds)
+
+
+def test_a_record_of_another_experiment_is_not_taken_for_this_one(kept):
+    """Two experiments may have trials of the same fields."""
+    whole = kept.read_text()
+    kept.write_text(whole.replace('"experiment": "dice"', '"experiment": "cards"'))
+    with pytest.raises(ValueError, match=r"dice.json is not a whole record \(it says that it is one of 'cards'\)"):
+        read(kept, Trial)
+    kept.write_text(whole)
+    read(kept, Trial)
 
 
 def test_brackets_without_end_are_no_record(kept):
