@@ -9,11 +9,10 @@ it shows is kept: its numbers are those of one machine in one minute.
 import asyncio
 import re
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -199,9 +198,7 @@ def _run_all(root: Path, names: list[str], copy: Path, keep: Callable[[Path, Run
 
 async def _side_by_side(root: Path, chosen: list[Path], copy: Path, keep: Callable[[Path, Run], None]) -> None:
     """Run the chosen notebooks, those with the most cells first, and hand each to `keep`. SIGTERM ends them as Ctrl-C does."""
-    all_of_it = asyncio.current_task()
-    with suppress(RuntimeError):  # on Windows, and outside the main thread
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: all_of_it and all_of_it.cancel())
+    sigterm_cancels()
     free = asyncio.Semaphore(cores())
     books = [(navigation.renewed(root, path), path) for path in chosen]
     books.sort(key=lambda book: -len(_code(book[0])))  # at the end no core waits for a long one

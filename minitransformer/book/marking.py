@@ -18,7 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from minitransformer import files, terminal
-from minitransformer.book.running import BookError, clear, jupyter, surroundings
+from minitransformer.book.running import BookError, clear, jupyter, sigterm_cancels, surroundings
 from minitransformer.machine import cores, may_open_many_files
 
 ASKED = re.compile(r"""check_exercise\(\s*["'](\d+\.\d+)["']""")
@@ -57,6 +57,8 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
     try:
         with tqdm(total=len(paths), desc="marking", unit=" notebooks", leave=False, disable=None) as bar:
             marks = asyncio.run(_side_by_side(paths, notebooks, bar, tell))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
     finally:
@@ -76,6 +78,7 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
 async def _side_by_side(
     paths: Sequence[Path], notebooks: list[Any], bar: tqdm, tell: Callable[[str], None]
 ) -> dict[Path, dict[str, str]]:
+    sigterm_cancels()
     free, marks = asyncio.Semaphore(cores()), {}
 
     async def one(notebook: Any, path: Path) -> dict[str, str]:

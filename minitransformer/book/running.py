@@ -5,8 +5,9 @@ Chapters are run in this way (book.py), and the notebooks of a class (marking.py
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,13 @@ THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_
 
 class BookError(Exception):
     """The book can't be run, or a cell failed; the message is for the reader."""
+
+
+def sigterm_cancels() -> None:
+    """SIGTERM cancels the task that calls this, as Ctrl-C cancels the one that `asyncio.run` has begun."""
+    all_of_it = asyncio.current_task()
+    with suppress(RuntimeError):  # on Windows, and outside the main thread
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: all_of_it and all_of_it.cancel())
 
 
 def surroundings(copy: Path, figures: Path) -> dict[str, str]:
@@ -116,7 +124,8 @@ def jupyter() -> tuple[Any, ...]:
                 yield
             finally:
                 if self.km is not None:
-                    await self._async_cleanup_kernel()
+                    with suppress(KeyError):  # a kernel that has no ports, because there was no room to write them
+                        await self._async_cleanup_kernel()
 
         async def _start(self, **options: Any) -> None:
             await self.async_start_new_kernel(**options)

@@ -267,6 +267,41 @@ def test_ctrl_c_ends_it_with_the_kernel_and_marks_nothing(tmp_path, sent):
     assert list(room.iterdir()) == []
 
 
+@pytest.mark.parametrize("slow", ["jupyter_client.manager", "matplotlib"])
+def test_it_ends_in_a_line_while_a_kernel_is_prepared(tmp_path, slow):
+    """SIGTERM came in the middle of an import, and a traceback of thirty lines said so."""
+    hand_in(tmp_path / "anna.ipynb", RIGHT)
+    code = f"""
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == {slow!r}:
+            os.kill(os.getpid(), signal.SIGTERM)
+sys.meta_path.insert(0, Finder())
+from minitransformer.cli import main
+sys.exit(main(["exercises", {str(tmp_path / "anna.ipynb")!r}]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (130, "minitransformer: interrupted")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="this system has no limit to the size of a file")
+def test_where_there_is_no_room_for_a_kernel_s_ports_a_line_says_so(tmp_path):
+    """The file of ten bytes that asks whether there is room at all may be written; one of 300 bytes may not."""
+    hand_in(tmp_path / "anna.ipynb", RIGHT)
+    code = f"""
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+from minitransformer.cli import main
+sys.exit(main(["exercises", {str(tmp_path / "anna.ipynb")!r}]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("File too large")
+
+
 def test_help_says_whose_code_runs(capsys):
     with pytest.raises(SystemExit):
         cli.main(["exercises", "--help"])
