@@ -117,7 +117,7 @@ def how_many_rows(answer):
     hint = "Sum the variance over k terms and over all rows. What are ‖P‖² and ‖P w‖² if P moves every token?"
     all_of_it = (
         4 * 512,
-        "That is without the second part of the variance, w itself. Here it is small, but it is there.",
+        "That is without the second part of the variance. Here it is small, but it is there.",
     )
     expect(mover, 4 * (512 + 1), hint, four_times, all_of_it, tolerance=0.0003)
     expect(
