@@ -230,5 +230,5 @@ def a_width_that_learns(answer):
         ((E * D).sum((-2, -1)) / w, "dw: one width serves all samples and heads, so its gradient is their sum."),
         ((E_half * D).sum().reshape(1) / w, "dw: the weights are in the denominator, too."),
     )
-    derivative(answer, Q, K, V, w, hint="Write δW for a small change of q, of k and of w.")
+    derivative(answer, Q, K, V, w, hint="Write δU for a small change of q, of k and of w.")
     alone(answer, (W @ V / total)[0, 0], Q[0, 0], K[0, 0], V[0, 0], w)

@@ -179,6 +179,6 @@ def a_running_mixture(answer):
         answer,
         w,
         h,
-        hint="Go from the last step to the first, and write down what δw, δh and δy before do to y. "
+        hint="Go from the last step to the first, and write down what δw, δh and the δy of the step before do to y. "
         "A weight has two effects: more of h, and less of what was there.",
     )
