@@ -163,7 +163,7 @@ def _checked(function: Function, trusted: bool) -> Function:
                 result = function(*args, **kwargs)
             finally:
                 the_call.inside = True
-            if asked.heads and function.__name__ == "__call__":
+            if function.__name__ == "__call__" and hasattr(args[0], "init"):
                 checks.must_be_pair(result, f"{type(args[0]).__name__}:", more="; mt.check_attention says more")
             return result
         arguments = asked.by_name(args, kwargs) if grows else {}

@@ -41,7 +41,7 @@ from minitransformer.contract import (
     refusals,
     tiers_agree,
 )
-from minitransformer.contract.parts import enough, sizes_of
+from minitransformer.contract.parts import enough, refused, sizes_of
 from minitransformer.functional import sigmoid
 from minitransformer.models import LanguageModel
 from minitransformer.positions import FIRE, T5Bias
@@ -198,7 +198,10 @@ class OneTokenIgnoresTheMask(Right):
         return seen if causal else seen | (np.arange(Q.shape[-2])[:, None] == 50)
 
 
-@wrong("Where a mask hides padding", "the padding counts: where it is left out instead of masked, Y differs by ")
+@wrong(
+    "Where a mask hides padding",
+    "the padding counts: where all tokens but 7 are left out instead of masked, Y differs by ",
+)
 class CountsThePadding(Right):
     """Its scores start at −ln m, of all keys, whether they are hidden or not."""
 
@@ -220,7 +223,8 @@ class ForgetsToReturn(Right):
 
 
 @wrong(
-    "What stands in a hidden key", "nan in keys .* that the mask hides changes Y.*those_seen, .* makes zeros of them"
+    "What stands in a hidden token",
+    r"^nan in K of a token that the mask hides changes the gradient of Q, not causal \(.*those_seen, .* makes zeros of keys and",
 )
 class KeepsNaN(Right):
     def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):
@@ -235,6 +239,35 @@ class DividesByNothing(Right):
     def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):
         Y, pullback = super().__call__(b, Q, K, V, causal=causal, mask=mask, rng=rng)
         return Y / self.seen(Q, K, causal, mask).any(-1, keepdims=True), pullback
+
+
+@wrong(
+    "What stands in a hidden token",
+    r"^nan in Q of a token that the mask hides changes Y of others, not causal \(where_seen, in",
+)
+class AsksEverybody(Right):
+    """What all queries have in common is added to Y, with a weight of zero: nobody sees it until it is NaN."""
+
+    def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):
+        Y, pullback = super().__call__(b, Q, K, V, causal=causal, mask=mask, rng=rng)
+        return Y + 0 * Q.sum((-2, -1), keepdims=True), pullback
+
+
+@wrong(GRADIENT, r"the pullback says -?\d\S*, the difference quotient -?\d")
+class ForgetsAfterSeven(Right):
+    """The gradient of its queries ends with the seventh."""
+
+    def back(self, p, dY):
+        db, dQ, dK, dV = super().back(p, dY)
+        return db, np.where(np.arange(dQ.shape[-2])[:, None] < 7, dQ, 0), dK, dV
+
+
+@wrong("Values may have a width of their own", r"^values of width 1 .*: Y has the shape .* says one_width = True\)$")
+class StretchesItsValues(Right):
+    def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):
+        return super().__call__(
+            b, Q, K, V + np.zeros_like(V[..., :1]) * K[..., :1, :], causal=causal, mask=mask, rng=rng
+        )
 
 
 @wrong("It works for any length", "f64.2,0,12.")
@@ -690,8 +723,10 @@ def test_everything_that_does_not_fit_is_tried(monkeypatch):
         "step, 5 new queries for 9 new keys",
         f"a mask {np.dtype(int)} (9, 9), for 9 tokens",
         "a mask bool (9, 8), for 9 tokens",
+        "a mask bool (3, 2, 2, 9, 9), for 9 tokens",
+        "parameters in float32 beside float64",
     ]
-    assert tried == [*ways, "a mask bool (3, 2, 2, 9, 9), for 9 tokens", "too few arrays", "too many arrays"]
+    assert tried == [*ways, "too few arrays", "too many arrays"]
 
 
 def test_who_says_that_it_moves_has_to_move():
@@ -739,6 +774,49 @@ class TwicePullback(Pullback):
 def test_what_a_mixer_lets_through_is_told(capsys):
     found = broken(Twice, capsys)
     assert "What does not fit is refused." in found
+
+
+@frozen
+class ForgetsToReturnX(Twice):
+    def __call__(self, params, X, *, causal=False, mask=None, rng=None):
+        super().__call__(params, X, causal=causal, mask=mask, rng=rng)
+
+
+def test_a_mixer_that_forgets_to_return_is_told_so_in_every_rule(capsys):
+    """By the rules and by the blocks of a model, in the same words: so all but the first are "the same"."""
+    found = broken(ForgetsToReturnX, capsys)
+    assert found.pop("What does not fit is refused.").startswith("X of width 11 instead of 12 (X: Float[")
+    first, *others = found.values()
+    assert re.match(
+        r"ValueError: ForgetsToReturnX: should return its value and a pullback, .*; it returned NoneType \(", first
+    )
+    assert len(others) > 5
+    assert set(others) == {"the same error as above"}
+
+
+def test_a_gradient_of_too_few_tokens_would_not_see_what_a_pattern_hides():
+    """Of 7 tokens a window of 9 hides nothing; 20 are enough for it, and for one of 32 it takes 70."""
+    assert enough(SoftmaxAttention(Window(9)), 7) == 20
+    assert enough(SoftmaxAttention(Window(32)), 7) == 70
+    assert enough(SoftmaxAttention(Table(30)), 7) == 7
+    assert enough(SoftmaxAttention(Window(4000)), 7) == 7
+    for n in (7, 70):
+        case = {"causal": False, "n": n, "padded": False}
+        if n == 7:
+            gradients(ForgetsAfterSeven(), **case)
+        else:
+            with pytest.raises(Broken, match=r"^params\.W_q.*: the pullback says"):
+                gradients(ForgetsAfterSeven(), **case)
+
+
+def test_an_error_of_another_kind_than_asked_for_is_told():
+    def call():
+        raise KeyError("width")
+
+    with pytest.raises(Broken, match=r"^X of width 11: should be a TypeError, and is a KeyError: 'width'$"):
+        refused(call, "X of width 11", kinds=TypeError)
+    with pytest.raises(Broken, match=r"^X of width 11: should be a TypeError or a ValueError, and is a KeyError"):
+        refused(call, "X of width 11")
 
 
 def test_an_error_that_comes_again_is_told_once(capsys):

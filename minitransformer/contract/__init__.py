@@ -50,6 +50,7 @@ from minitransformer.contract.values import (
     groups_share_keys,
     pairs_are_there,
     tiers_agree,
+    values_have_a_width,
 )
 
 __all__ = [
@@ -86,4 +87,5 @@ __all__ = [
     "some",
     "state_continued_twice",
     "tiers_agree",
+    "values_have_a_width",
 ]

@@ -17,7 +17,7 @@ from minitransformer.attention import ATTENTIONS, Core, SoftmaxAttention, attent
 from minitransformer.attention.core import Part
 from minitransformer.backend import available
 from minitransformer.contract.in_a_model import PIECES, learns, one_by_one, saved_and_loaded, state_continued_twice
-from minitransformer.contract.parts import HEADS, LONGEST, WIDTH, can, directions, enough, pattern_of, positions_for
+from minitransformer.contract.parts import HEADS, LONGEST, WIDTH, N, can, directions, enough, pattern_of, positions_for
 from minitransformer.contract.reach import (
     hidden_reaches_nothing,
     later_changes_nothing,
@@ -34,6 +34,7 @@ from minitransformer.contract.values import (
     groups_share_keys,
     pairs_are_there,
     tiers_agree,
+    values_have_a_width,
 )
 from minitransformer.extensions import named_classes
 from minitransformer.models.registry import STACKS
@@ -64,7 +65,7 @@ def check_attention(attention: Any) -> None:
         try:
             holds()
         except Exception as error:  # whatever a wrong core does
-            what = shorten(str(error), SAID)
+            what = shorten(str(error).replace("; mt.check_attention says more", ""), SAID)
             if not isinstance(error, AssertionError):
                 what = f"{type(error).__name__}: {what}"
                 cause = re.sub(r"\d+", "", what)  # the same at other lengths
@@ -135,7 +136,7 @@ def _rules(part: Part) -> Iterator[tuple[str, Callable[[], None]]]:
         )
     yield (
         "Every gradient is the derivative of the value, and no argument is changed.",
-        lambda: each(gradients, causal=ways, n=(enough(part, 7),), padded=(False, True))(),
+        lambda: each(gradients, causal=ways, n=(enough(part, N),), padded=(False, True))(),
     )
     if isinstance(part, Core) and part.places and part.encoding is None:
         yield "Encodings of positions act in it.", each(encodings_act, positions=("t5", "transformer-xl", "shaw"))
@@ -152,14 +153,18 @@ def _rules(part: Part) -> Iterator[tuple[str, Callable[[], None]]]:
         "Where a mask hides padding, the padding changes no bit of what is there.",
         each(padding_changes_nothing, causal=ways, tier=tiers),
     )
-    if isinstance(part, Core):
-        yield (
-            "What stands in a hidden key or value, be it NaN, reaches nothing.",
-            each(hidden_reaches_nothing, causal=ways, tier=tiers),
-        )
+    yield (
+        "What stands in a hidden token, be it NaN, reaches nothing.",
+        each(hidden_reaches_nothing, causal=ways, tier=tiers),
+    )
     yield "Where a query sees no key, nothing becomes NaN.", each(nothing_to_see, causal=ways, tier=tiers)
     yield "Samples know nothing of each other.", each(samples_apart)
     yield "It works for any length.", each(any_length, n=(1, 2, 63, 64, 65))
+    if isinstance(part, Core):
+        yield (
+            "Values may have a width of their own, or it says one_width.",
+            each(values_have_a_width, causal=ways, tier=tiers),
+        )
     if isinstance(part, Core) and not part.queries_are_keys and part.key_heads is None:
         yield "Heads can share their keys and values.", each(groups_share_keys, causal=ways, groups=(1,))
     if writes:
@@ -167,7 +172,7 @@ def _rules(part: Part) -> Iterator[tuple[str, Callable[[], None]]]:
             "Written token by token, a text gives the same numbers as read at once.",
             each(one_by_one, positions=positions_for(part), pieces=PIECES, tier=tiers),
         )
-        yield "A state is as it was after somebody has gone on from it.", each(state_continued_twice)
+        yield "A state is as it was after somebody has gone on from it.", each(state_continued_twice, tier=tiers)
     yield "A model with it learns: its loss falls within ten steps.", each(learns, tier=tiers)
     inside = (part, getattr(part, "pattern", None), getattr(part, "encoding", None))
     if {type(own).__name__ for own in inside if own is not None} <= named_classes().keys():

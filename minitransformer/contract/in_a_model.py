@@ -10,9 +10,10 @@ import numpy as np
 from minitransformer.attention import MultiHeadAttention
 from minitransformer.attention.core import Part
 from minitransformer.backend import backend
-from minitransformer.contract.parts import can, differ, keep, mixer, model_with, positions_for, rows, some
+from minitransformer.contract.parts import called, can, differ, keep, mixer, model_with, positions_for, rows, some
 from minitransformer.data.text import Text
 from minitransformer.pullback import Tree, tree_items
+from minitransformer.ranges import so_many
 from minitransformer.training.checkpoint import Checkpoint, load, save
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train
@@ -36,24 +37,30 @@ def one_by_one(part: Part, *, positions: str, pieces: Sequence[int], tier: str) 
         for n in pieces:
             first = 0 if state is None else state.length
             logits, state = model.step(params, tokens[:, first : first + n], state)
-            keep(state.length == first + n, f"{n} tokens after {first}, and a state of length {state.length}")
+            keep(
+                state.length == first + n, f"{so_many(n, 'token')} after {first}, and a state of length {state.length}"
+            )
             if part.looks_ahead:  # then what follows must not be there
                 whole, _ = model(params, tokens[:, : state.length])
             there = whole[:, first : state.length]
             far = differ(logits, there, 1e-10)
-            keep(not far, f"step differs from the whole: {n} tokens after {first}, positions {positions}, {far}")
+            keep(
+                not far,
+                f"step differs from the whole: {so_many(n, 'token')} after {first}, positions {positions}, {far}",
+            )
 
 
-def state_continued_twice(part: Part) -> None:
+def state_continued_twice(part: Part, *, tier: str) -> None:
     """Two ways to go on from one state don't get into each other's way, and the state is as it was."""
     model = model_with(part, positions=positions_for(part)[0])
     params = model.init(np.random.default_rng(0), np.float64)
     first, a, b = np.random.default_rng(1).integers(0, 40, (3, 1, 6))
-    _, state = model.step(params, first)
-    alone = model.step(params, b, model.step(params, first)[1])[1]  # where nobody else goes on
-    expected, _ = model.step(params, a, alone)
-    said = [model.step(params, tokens, state) for tokens in (a, b, a)]
-    onwards, _ = model.step(params, a, said[1][1])
+    with backend(tier):
+        _, state = model.step(params, first)
+        alone = model.step(params, b, model.step(params, first)[1])[1]  # where nobody else goes on
+        expected, _ = model.step(params, a, alone)
+        said = [model.step(params, tokens, state) for tokens in (a, b, a)]
+        onwards, _ = model.step(params, a, said[1][1])
     far = differ(said[0][0], said[2][0], 1e-10)
     keep(not far, f"a state was changed: going on from it as before gives numbers that differ {far}")
     far = differ(onwards, expected, 1e-10)
@@ -102,7 +109,7 @@ def _stays(part: Part) -> bool:
     """Whether `after_step` leaves the parameters as they are."""
     layer = mixer(part)
     params = some(layer)
-    _, pullback = layer(params, rows(part, 2, 9), causal=can(part, True))
+    _, pullback = called(layer, params, rows(part, 2, 9), causal=can(part, True))
     return not _moved(params, layer.after_step(params, layer.observe(pullback), np.random.default_rng(2)))
 
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.attention import Core, Mixer, MultiHeadAttention, Pattern, padding_mask
+from minitransformer.attention import Core, Mixer, MultiHeadAttention, Pattern, causal_mask, padding_mask
 from minitransformer.attention.core import Part
+from minitransformer.checks import must_be_pair
 from minitransformer.models import LanguageModel, SequenceModel
-from minitransformer.pullback import Tree, random_like, tree_items, tree_map
+from minitransformer.pullback import Pullback, Tree, random_like, tree_items, tree_map
 from minitransformer.typing import Array
 
 WIDTH, HEADS, LONGEST = 12, 2, 160
@@ -54,22 +55,40 @@ def pattern_of(part: Part) -> Pattern | None:
 
 
 def enough(part: Part, n: int) -> int:
-    """How many tokens it takes until a query of each head has a choice: n, or more if a pattern lets it see few of them.
+    """How many tokens it takes until a query of each head has a choice, and a pattern hides a key from one: n, or more.
 
-    A query that sees one key gives it all its weight, whatever the score, and there would be no gradient to test.
+    A query that sees one key gives it all its weight, whatever the score, and there would be no gradient to test. If nothing is
+    hidden from anybody, a gradient that ignores the pattern would be right.
     """
-    pattern = pattern_of(part)
+    pattern, causal = pattern_of(part), can(part, True)
     if pattern is not None:
-        for more in (n, 20, N, 2 * N, 4 * N):
-            choice = (pattern(more, more, causal=can(part, True)).mask.sum(-1) > 1).any(-1)
+        fewest = 0
+        for more in (n, *(m for m in (20, N, 2 * N, 4 * N) if n < m <= getattr(pattern, "longest", 4 * N))):
+            mask = pattern(more, more, causal=causal).mask
+            choice = (mask.sum(-1) > 1).any(-1)
             if choice.all():
-                return more
+                fewest = fewest or more
+                if not (mask | ~causal_mask(more, more) if causal else mask).all():
+                    return more
+        if fewest:
+            return fewest
         keep(
             choice.any(),
             "no query sees more than one key, which gets all its weight: there is nothing to be tested. Ask again with an "
             "option that lets it see more, as 'window:radius=9'",
         )
     return n
+
+
+def called(part: Any, *args: Any, **options: Any) -> tuple[Array, Pullback]:
+    """Y and the pullback of a call; an error that names the part if it returns something else."""
+    return must_be_pair(part(*args, **options), f"{type(part).__name__}:")
+
+
+def with_gradients(Y: Array, gradients: Any, *names: str) -> dict[str, Array]:
+    """Y and all gradients by what they are called in a sentence; the names are those of the arguments."""
+    found = tree_items(dict(zip(names, gradients, strict=False)))
+    return {"Y": Y, **{f"the gradient of {path}": array for path, array in found}}
 
 
 def mixer(part: Part) -> Mixer:
@@ -134,10 +153,13 @@ def differ(a: Array, b: Array, allowed: float) -> str:
 
 
 def refused(call: Callable[[], Any], what: str, word: str = "", kinds: Any = (TypeError, ValueError)) -> None:
-    """Raise Broken unless the call is refused, with an error that says this word."""
+    """Raise Broken unless the call is refused, with an error of one of these kinds that says this word."""
     try:
         call()
     except kinds as error:
         keep(word in str(error), f"{what}: the error should speak of {word!r}, and says {str(error)[:200]!r}")
+    except Exception as error:
+        wanted = " or a ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+        raise Broken(f"{what}: should be a {wanted}, and is a {type(error).__name__}: {str(error)[:150]}") from error
     else:
         raise Broken(f"{what}: nothing was refused")

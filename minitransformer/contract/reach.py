@@ -5,9 +5,9 @@ import numpy as np
 from minitransformer.attention import Core, Mixer, padding_mask
 from minitransformer.attention.core import Part
 from minitransformer.backend import backend
-from minitransformer.checks import must_be_pair
 from minitransformer.contract.parts import (
     N,
+    called,
     can,
     differ,
     heads_for,
@@ -15,12 +15,14 @@ from minitransformer.contract.parts import (
     mixer,
     padding,
     rows,
-    sizes_of,
     some,
     way,
+    with_gradients,
 )
-from minitransformer.pullback import tree_items
 from minitransformer.typing import Array
+
+THOSE = "if the scores keep the mask: those_seen, in minitransformer/arrays.py, makes zeros of keys and values"
+WHERE = "where_seen, in minitransformer/attention/core.py, makes zeros of what a mask of keys hides"
 
 
 def later_changes_nothing(part: Part, *, tier: str) -> None:
@@ -40,7 +42,8 @@ def later_changes_nothing(part: Part, *, tier: str) -> None:
     else:
         keep(
             not seen.any(),
-            f"the future leaks: tokens 40 to {N - 1} were changed, and with them Y of token {seen.argmax()}",
+            f"the future leaks: tokens 40 to {N - 1} were changed, and with them Y of token {seen.argmax()} (causal_mask(n, m), "
+            "in minitransformer/attention/masks.py, says which of m keys the last n queries see)",
         )
     keep(own, "tokens 40 and later were changed, and their own Y was not")
 
@@ -51,8 +54,8 @@ def _changed_by_later(part: Part, n: int, tier: str) -> tuple[Array, bool]:
     later = X.copy()
     later[:, there:] += 1
     with backend(tier):
-        Y, _ = layer(some(layer, np.float32), X, causal=True)
-        Z, _ = layer(some(layer, np.float32), later, causal=True)
+        Y, _ = called(layer, some(layer, np.float32), X, causal=True)
+        Z, _ = called(layer, some(layer, np.float32), later, causal=True)
     return (Y[:, :there] != Z[:, :there]).any(-1).any(0), bool((Y[:, there:] != Z[:, there:]).any())
 
 
@@ -64,8 +67,8 @@ def padding_changes_nothing(part: Part, *, causal: bool, tier: str) -> None:
     dY = rows(part, 2, N, dtype=np.float32, seed=3)
     dY[1, there:] = 0
     with backend(tier):
-        Y, pullback = layer(some(layer, np.float32), X, causal=causal, mask=padding(N))
-        Z, _ = layer(some(layer, np.float32), other, causal=causal, mask=padding(N))
+        Y, pullback = called(layer, some(layer, np.float32), X, causal=causal, mask=padding(N))
+        Z, _ = called(layer, some(layer, np.float32), other, causal=causal, mask=padding(N))
         _, dX = pullback(dY)
     keep((Y[0] == Z[0]).all(), "what stands in one sample changes Y of the other")
     seen = (Y[1, :there] != Z[1, :there]).any(-1)
@@ -77,52 +80,75 @@ def padding_changes_nothing(part: Part, *, causal: bool, tier: str) -> None:
         not dX[1, there:].any(),
         f"the mask is not kept in the backward pass: the padding gets a gradient, {way(causal)}",
     )
-    _padding_left_out(layer, X.astype(np.float64), dY.astype(np.float64), there, causal=causal, tier=tier)
+    for few in (7, there):
+        _padding_left_out(layer, X[:1].astype(np.float64), dY[:1].astype(np.float64), few, causal=causal, tier=tier)
 
 
 def _padding_left_out(layer: Mixer, X: Array, dY: Array, there: int, *, causal: bool, tier: str) -> None:
-    """A sample that is padded gives what its tokens give alone, but for rounding."""
+    """A sample that is padded gives what its tokens give alone, but for rounding; and so do all gradients."""
+    params, n = some(layer), X.shape[1]
+    dY = np.where(np.arange(n)[:, None] < there, dY, 0)
     with backend(tier):
-        Y, pullback = layer(some(layer), X, causal=causal, mask=padding(X.shape[1]))
-        alone, back = layer(some(layer), X[1, :there], causal=causal)
-        padded, single = pullback(dY)[1], back(dY[1, :there])[1]
-    far = differ(Y[1, :there], alone, 1e-10)
-    keep(not far, f"the padding counts: where it is left out instead of masked, Y differs {far}, {way(causal)}")
-    far = differ(padded[1, :there], single, 1e-10)
-    keep(not far, f"the padding counts: where it is left out instead of masked, dX differs {far}, {way(causal)}")
+        Y, pullback = called(layer, params, X, causal=causal, mask=padding_mask(np.array([there]), n)[:, None])
+        alone, back = called(layer, params, X[:, :there], causal=causal)
+        (dparams, dX), (dparams_alone, dX_alone) = pullback(dY), back(dY[:, :there])
+    padded = with_gradients(Y[:, :there], (dX[:, :there], dparams), "X", "params")
+    single = with_gradients(alone, (dX_alone, dparams_alone), "X", "params")
+    keep(padded.keys() == single.keys(), f"with a mask, other parameters get a gradient than without, {way(causal)}")
+    for path, array in single.items():
+        far = differ(padded[path], array, 1e-10 * max(1, np.abs(array).max(initial=0)))
+        where = f"where all tokens but {there} are left out instead of masked"
+        keep(not far, f"the padding counts: {where}, {path} differs {far}, {way(causal)}")
 
 
-def hidden_reaches_nothing(core: Core, *, causal: bool, tier: str) -> None:
-    """A hidden key or value changes neither Y nor a gradient, even if it is NaN or infinite."""
-    mask, found = padding(20), []
-    D, H = sizes_of(core)
-    dY = np.random.default_rng(5).standard_normal((2, H, 20, D // H))
-    values = (9.0, np.nan, np.inf)
-    with backend(tier), np.errstate(invalid="ignore"):  # ∞ − ∞, in a score that is hidden
-        for value in values:
-            arrays = heads_for(core, 20)
-            for X in arrays[2:3] if core.queries_are_keys else arrays[1:3]:
-                X[1, :, 15:] = value
-            returned = core(some(core), *arrays, causal=causal, mask=mask, rng=None)
-            Y, pullback = must_be_pair(returned, f"{type(core).__name__}:")
-            found.append(dict(tree_items({"Y": Y, "gradients": pullback(dY)})))
-    for value, other in zip(values[1:], found[1:], strict=True):
-        for path, array in found[0].items():
-            same = np.allclose(other[path], array, rtol=1e-7, atol=1e-11, equal_nan=True)
-            what = f"{value} in keys and values that the mask hides changes {path}, {way(causal)}"
-            keep(
-                same,
-                f"{what} (if the scores keep the mask: those_seen, in minitransformer/arrays.py, makes zeros of them)",
-            )
+def hidden_reaches_nothing(part: Part, *, causal: bool, tier: str) -> None:
+    """What stands in a hidden token, be it NaN or infinite, changes Y of no other; of a core, its key and its value change no Y.
+
+    Where all of Y is as it was, so is every gradient of a core: 0 · NaN would be another.
+    """
+    params, rng = some(part), np.random.default_rng(5)
+    if isinstance(part, Core):
+        given = dict(zip(("Q", "K", "V", *part.streams), heads_for(part, 20), strict=True))
+    else:
+        given = {"X": rows(part, 2, 20)}
+    mask = padding(20)
+    dY = rng.standard_normal(given["V" if isinstance(part, Core) else "X"].shape)
+    hidden = np.zeros((2, *(1,) * (dY.ndim - 3), 20, 1), bool)
+    hidden[1, ..., 15:, :] = True
+
+    def everything(name: str, value: float) -> dict[str, Array]:
+        arrays = given | {name: np.where(hidden, value, given[name])}
+        if isinstance(part, Core) and part.queries_are_keys:
+            arrays["K"] = arrays["Q"]
+        with backend(tier), np.errstate(invalid="ignore"):  # ∞ − ∞, in a score that is hidden
+            Y, pullback = called(part, params, *arrays.values(), causal=causal, mask=mask, rng=None)
+            return with_gradients(Y, pullback(dY), "params", *given)
+
+    def same(a: Array, b: Array) -> bool:
+        return np.allclose(a, b, rtol=1e-7, atol=1e-11, equal_nan=True)
+
+    for name in given:
+        if name == "K" and isinstance(part, Core) and part.queries_are_keys:
+            continue
+        expected = everything(name, 9.0)
+        for value in (np.nan, np.inf):
+            found = everything(name, value)
+            what = f"{value} in {name} of a token that the mask hides changes"
+            hint = THOSE if name in ("K", "V") else WHERE
+            there = np.where(hidden, 0, found["Y"]), np.where(hidden, 0, expected["Y"])
+            keep(same(*there), f"{what} Y of others, {way(causal)} ({hint})")
+            own = name not in ("K", "V") and not same(found["Y"], expected["Y"])  # its own Y, which nobody reads
+            for path, array in () if own or name == "X" else expected.items():
+                keep(same(found[path], array), f"{what} {path}, {way(causal)} ({hint})")
 
 
 def nothing_to_see(part: Part, *, causal: bool, tier: str) -> None:
     """Of two samples the second is all padding, where a sum of weights to divide by is zero. Y and all gradients stay finite."""
     layer, X, mask = mixer(part), rows(part, 2, N), padding_mask(np.array([N, 0]), N)[:, None]
     with backend(tier), np.errstate(invalid="ignore", divide="ignore"):  # what comes of it is said below
-        Y, pullback = layer(some(layer), X, causal=causal, mask=mask)
-        dparams, dX = pullback(rows(part, 2, N, seed=3))
-    for path, array in tree_items({"Y": Y, "dparams": dparams, "dX": dX}):
+        Y, pullback = called(layer, some(layer), X, causal=causal, mask=mask)
+        found = with_gradients(Y, pullback(rows(part, 2, N, seed=3)), "params", "X")
+    for path, array in found.items():
         keep(np.isfinite(array).all(), f"where all keys of a sample are hidden, {path} is not finite, {way(causal)}")
 
 
@@ -130,10 +156,10 @@ def samples_apart(part: Part) -> None:
     """Each sample of a batch gives what it gives alone."""
     layer, X, dY = mixer(part), rows(part, 3, 2, 9), rows(part, 3, 2, 9, seed=3)
     params, causal = some(layer), not can(part, False)
-    Y, pullback = layer(params, X, causal=causal)
+    Y, pullback = called(layer, params, X, causal=causal)
     _, dX = pullback(dY)
     for sample in np.ndindex(3, 2):
-        alone, back = layer(params, X[sample], causal=causal)
+        alone, back = called(layer, params, X[sample], causal=causal)
         far = differ(Y[sample], alone, 1e-12)
         keep(not far, f"samples are mixed: alone, sample {sample} gives a Y that differs {far}")
         dalone = back(dY[sample])[1]

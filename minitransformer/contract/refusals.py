@@ -9,8 +9,10 @@ from minitransformer.attention import Core
 from minitransformer.attention.core import Part
 from minitransformer.backend import backend
 from minitransformer.contract.parts import can, heads_for, mixer, refused, rows, sizes_of, some
-from minitransformer.pullback import tree_leaves
+from minitransformer.pullback import tree_leaves, tree_map
 from minitransformer.typing import Array
+
+SIGNED = " (X: Float[Array, '*batch n {self.width}'] in its signature refuses it; see minitransformer/typing.py)"
 
 
 def refuses(part: Part) -> None:
@@ -21,7 +23,8 @@ def refuses(part: Part) -> None:
     def call(X: Array, causal: bool = causal, **options: Any) -> Callable[[], Any]:
         return lambda: layer(params, X, causal=causal, **options)
 
-    refused(call(X[..., :-1]), f"X of width {layer.width - 1} instead of {layer.width}", kinds=TypeError)
+    said = f"X of width {layer.width - 1} instead of {layer.width}{SIGNED * (layer is part)}"
+    refused(call(X[..., :-1]), said, kinds=TypeError)
     refused(call(np.ones(X.shape, int)), "X of whole numbers", kinds=TypeError)
     if tree_leaves(params):  # a layer with nothing to learn takes either
         refused(call(X.astype(np.float32)), "X in float32, parameters in float64", kinds=TypeError)
@@ -56,6 +59,11 @@ def refuses_other_heads(core: Core, *, tier: str) -> None:
         H = sizes_of(core)[1]
         for mask in (np.ones((9, 9), int), np.ones((9, 8), bool), np.ones((3, 2, H, 9, 9), bool)):
             refused(call(*arrays, mask=mask), f"a mask {mask.dtype} {mask.shape}, for 9 tokens", "mask")
+        if any(leaf.dtype.kind == "f" for leaf in tree_leaves(params)):
+            other = tree_map(lambda leaf: leaf.astype(np.float32) if leaf.dtype.kind == "f" else leaf, params)
+            refused(
+                lambda: core(other, *arrays, causal=causal, mask=None, rng=None), "parameters in float32 beside float64"
+            )
         for what, few in (("too few", arrays[:-1]), ("too many", [*arrays, arrays[-1]])):
             refused(call(*few), f"{what} arrays")
 

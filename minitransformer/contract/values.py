@@ -13,11 +13,11 @@ from minitransformer.attention.block_sparse import TILE
 from minitransformer.attention.core import Part
 from minitransformer.backend import available, backend
 from minitransformer.checker import GradientError, check_pullback
-from minitransformer.checks import must_be_pair
 from minitransformer.contract.parts import (
     LONGEST,
     Broken,
     N,
+    called,
     can,
     differ,
     enough,
@@ -29,11 +29,14 @@ from minitransformer.contract.parts import (
     sizes_of,
     some,
     way,
+    with_gradients,
 )
 from minitransformer.positions import place
 from minitransformer.pullback import Pullback, Tree, tree_get, tree_items, tree_map, tree_set
 from minitransformer.typing import Array
 
+DRAWN = "what is drawn comes from rng, and without one from a fixed seed"
+ONE_WIDTH = "if they have to be as wide, its class says one_width = True"
 QUOTIENT = "the difference quotient"  # what `check_pullback` says of a gradient that differs from one
 
 
@@ -78,7 +81,7 @@ def form_is_kept(core: Core, *, causal: bool, dtype: type) -> None:
     """Y and all gradients of a core, called without a mixer, have the shape and dtype of what they belong to."""
     arrays = [X.astype(dtype) for X in heads_for(core, 9)]
     given = {"params": some(core, dtype), **dict(zip(("Q", "K", "V", *core.streams), arrays, strict=True))}
-    Y, pullback = must_be_pair(core(*given.values(), causal=causal, mask=None, rng=None), f"{type(core).__name__}:")
+    Y, pullback = called(core, *given.values(), causal=causal, mask=None, rng=None)
     wanted = arrays[2].shape
     keep(Y.shape == wanted, f"Y has the shape {Y.shape} instead of {wanted}")
     keep(Y.dtype == dtype, f"Y is {Y.dtype}, for {np.dtype(dtype)}")
@@ -99,22 +102,47 @@ def form_is_kept(core: Core, *, causal: bool, dtype: type) -> None:
         keep(d.dtype == dtype, f"the gradient of {path} is {d.dtype}, for {np.dtype(dtype)}")
 
 
+def values_have_a_width(core: Core, *, causal: bool, tier: str) -> None:
+    """Values that are narrower or wider than keys give a Y of their width, in a call and in a step; or `one_width` says no."""
+    params, (Q, K, V, *streams) = some(core), heads_for(core, 9)
+    core(params, Q, K, V, *streams, causal=causal, mask=None, rng=None)
+    as_wide = core.one_width or (core.encoding is not None and "values" in core.encoding.acts_on)
+    for width in () if as_wide else (1, V.shape[-1] + 1):
+        other = np.random.default_rng(6).standard_normal((*V.shape[:-1], width))
+        said = f"values of width {width} beside keys of width {K.shape[-1]}, {way(causal)}"
+        try:
+            with backend(tier):
+                Y, pullback = called(core, params, Q, K, other, *streams, causal=causal, mask=None, rng=None)
+                dV = dict(zip("pQKV", pullback(np.ones_like(Y)), strict=False)).get("V", other)
+                step = core.step(params, Q, K, other, *streams, state=None)[0] if causal and core.decodes else Y
+        except Exception as error:
+            raise Broken(f"{said}: {type(error).__name__}: {error} ({ONE_WIDTH})") from error
+        for what, array in (("Y", Y), ("dV", dV), ("Y of a step", step)):
+            keep(
+                array.shape == other.shape,
+                f"{said}: {what} has the shape {array.shape} instead of {other.shape} ({ONE_WIDTH})",
+            )
+        far = differ(step, Y, 1e-9) if core.decodes and not core.looks_ahead else ""
+        keep(not far, f"{said}: Y of a step differs {far} from that of a call")
+
+
 def gradients(part: Part, *, causal: bool, n: int, padded: bool) -> None:
     """The gradients of every parameter and of X agree with difference quotients."""
-    layer = mixer(part)
+    layer, given = mixer(part), {"params": some(part), "X": rows(part, 2, n)}
     if isinstance(part, Core):
         given = {"params": some(part), **dict(zip(("Q", "K", "V", *part.streams), heads_for(part, n), strict=True))}
-        before = tree_map(np.copy, given)
-        Y, pullback = must_be_pair(part(*given.values(), causal=causal, mask=None, rng=None), f"{type(part).__name__}:")
-        dY = np.ones_like(Y)
-        pullback(dY)
-        keep((dY == 1).all(), "dY: changed by the pullback")
-        for (path, old), (_, now) in zip(tree_items(before), tree_items(given), strict=True):
-            keep(np.array_equal(old, now), f"{path}: changed by the forward pass or by its pullback")
+    before = tree_map(np.copy, given)
+    Y, pullback = called(part, *given.values(), causal=causal, mask=None, rng=None)
+    dY = np.ones_like(Y)
+    pullback(dY)
+    keep((dY == 1).all(), "dY: changed by the pullback")
+    for (path, old), (_, now) in zip(tree_items(before), tree_items(given), strict=True):
+        keep(np.array_equal(old, now), f"{path}: changed by the forward pass or by its pullback")
     try:
         _checked(layer, n, causal=causal, padded=padded)
     except GradientError as error:
-        raise Broken(f"{error} ({way(causal)}{', with a mask' * padded})") from error
+        drawn = f" ({DRAWN})" if "gave another value" in str(error) else ""
+        raise Broken(f"{error}{drawn} ({way(causal)}{', with a mask' * padded})") from error
 
 
 def _checked(layer: Mixer, n: int, *, causal: bool, padded: bool = False) -> None:
@@ -131,7 +159,7 @@ def _checked(layer: Mixer, n: int, *, causal: bool, padded: bool = False) -> Non
 def _somewhere(check: Callable[..., None], n: int) -> None:
     """Call a check of gradients with other and smaller parameters, and more than n tokens, until every derivative counts."""
     said = ""
-    for (seed, size), more in product(enumerate((0.6, 0.06, 0.006, 0.6, 0.06), 1), (n, N, 2 * N)):
+    for (seed, size), more in product(enumerate((0.6, 0.06, 0.006, 0.6, 0.06), 1), sorted({n, N, 2 * N})):
         try:
             check(more, size=size, seed=seed)
             return
@@ -252,8 +280,8 @@ def tiers_agree(part: Part, *, causal: bool, dtype: type) -> None:
 
     def everything(X: Array, tier: str) -> dict[str, Array]:
         with backend(tier):
-            Y, pullback = layer(params, X, causal=causal, mask=padding(N))
-            return dict(tree_items({"Y": Y, "gradients": pullback(dY)}))
+            Y, pullback = called(layer, params, X, causal=causal, mask=padding(N))
+            return with_gradients(Y, pullback(dY), "params", "X")
 
     found = {tier: everything(X, tier) for tier in available()}
     first, *others = found
@@ -287,10 +315,11 @@ def _moved_by_rounding(everything: Callable[..., Any], X: Array, before: Array, 
 def any_length(part: Part, *, n: int) -> None:
     """Y and the gradients of n tokens have their shapes and are finite: a tile of tokens, one more, one fewer, a single one."""
     layer, causal = mixer(part), not can(part, False)
-    Y, pullback = layer(some(layer), rows(part, 2, n), causal=causal)
+    Y, pullback = called(layer, some(layer), rows(part, 2, n), causal=causal)
     dparams, dX = pullback(rows(part, 2, n, seed=3))
+    found = with_gradients(Y, (dparams, dX), "params", "X")
     keep(Y.shape == dX.shape == (2, n, layer.width), f"of {n} tokens, Y has the shape {Y.shape} and dX {dX.shape}")
-    for path, array in tree_items({"Y": Y, "dparams": dparams, "dX": dX}):
+    for path, array in found.items():
         keep(np.isfinite(array).all(), f"of {n} tokens, {path} is not finite")
 
 
@@ -305,4 +334,7 @@ def groups_share_keys(core: Core, *, causal: bool, groups: int, width: int = 0, 
     many = MultiHeadAttention(D, H, bias=False, core=core)
     Z, _ = many(params._replace(W_k=W_k, W_v=W_v), X, causal=causal)
     keep(np.allclose(Y, Z, atol=1e-12), f"{H} heads that share {groups} keys give another Y than with copies of them")
-    _checked(few, n, causal=causal)
+    try:
+        _checked(few, n, causal=causal)
+    except GradientError as error:
+        raise Broken(f"{H} heads that share {groups} keys: {error} ({way(causal)})") from error

@@ -61,6 +61,7 @@ class Everything(Core):
     adds_loss = True
     shared = ("e",)
     untrained = ("c",)
+    one_width = True  # e and c are d wide
     streams: ClassVar[dict[str, int]] = {"g": 1}
 
     def init(self, rng, dtype=np.float32):

@@ -107,6 +107,10 @@ every = pytest.mark.parametrize("name", PARTS)
 causal_or_not = pytest.mark.parametrize(
     ("name", "causal"), [(name, causal) for name, part in PARTS.items() for causal in contract.directions(part)]
 )
+causal_or_not_cores = pytest.mark.parametrize(
+    ("name", "causal"),
+    [(name, causal) for name, part in PARTS.items() if isinstance(part, Core) for causal in contract.directions(part)],
+)
 causal_ones = pytest.mark.parametrize("name", [name for name, part in PARTS.items() if can(part, True)])
 
 
@@ -122,8 +126,12 @@ def test_tiles_have_the_pairs_of_the_rule(name):
 
 
 @causal_or_not
-@pytest.mark.parametrize(("n", "padded"), [(7, False), (7, True), (contract.N, True)])
+@pytest.mark.parametrize(
+    ("n", "padded"),
+    [(contract.N, True), *(pytest.param(7, padded, marks=pytest.mark.full) for padded in (False, True))],
+)
 def test_the_gradient_of_every_parameter_and_input(name, causal, n, padded):
+    """Of so many tokens that what a pattern hides is hidden; fewer, and no mask, are as some that are masked (see padding)."""
     contract.gradients(PARTS[name], causal=causal, n=n, padded=padded)
 
 
@@ -144,13 +152,21 @@ def test_padding_changes_no_bit_of_what_is_there(name, causal, tier):
     contract.padding_changes_nothing(PARTS[name], causal=causal, tier=tier)
 
 
-@pytest.mark.parametrize(
-    ("name", "causal"),
-    [(name, c) for name, part in PARTS.items() if isinstance(part, Core) for c in contract.directions(part)],
-)
-def test_what_stands_in_a_hidden_key_or_value_reaches_nothing(name, causal, tier):
+@causal_or_not
+def test_what_stands_in_a_hidden_token_reaches_nothing(name, causal, tier):
     """Be it NaN or infinite: neither Y nor a gradient is another one."""
     contract.hidden_reaches_nothing(PARTS[name], causal=causal, tier=tier)
+
+
+@causal_or_not_cores
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_shapes_and_dtypes(name, causal, dtype):
+    contract.form_is_kept(PARTS[name], causal=causal, dtype=dtype)
+
+
+@causal_or_not_cores
+def test_values_have_a_width_of_their_own(name, causal, tier):
+    contract.values_have_a_width(PARTS[name], causal=causal, tier=tier)
 
 
 @causal_or_not
@@ -225,9 +241,9 @@ def test_a_memory_reads_a_prompt_without_a_matrix_of_pairs(name, tier):
 
 
 @causal_ones
-def test_a_state_can_be_continued_twice(name):
+def test_a_state_can_be_continued_twice(name, tier):
     """Two ways to go on from one state don't get into each other's way, and the state is as it was."""
-    contract.state_continued_twice(PARTS[name])
+    contract.state_continued_twice(PARTS[name], tier=tier)
 
 
 # ----------------------------------------------------------------------------------------------- in models
@@ -259,6 +275,15 @@ def test_with_every_encoding_of_positions_or_a_reason_why_not(name, positions):
         assert np.allclose(model.step(params, tokens)[0], logits, atol=1e-4)
 
 
+@pytest.mark.parametrize("positions", IN_ATTENTION)
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_an_encoding_does_keeps_the_mask(positions, causal, tier):
+    """Inside softmax attention: neither Y nor a gradient, that of its parameters included, knows what is hidden."""
+    part = SoftmaxAttention(encoding=place(positions, width=D, heads=H, longest=96).in_attention)
+    contract.padding_changes_nothing(part, causal=causal, tier=tier)
+    contract.hidden_reaches_nothing(part, causal=causal, tier=tier)
+
+
 @every
 def test_in_every_model(name):
     """A model that it can't live in says so when it is made."""
@@ -276,8 +301,13 @@ def test_in_every_model(name):
         assert np.allclose(whole[1, :4], alone[0], atol=1e-5)
     if can(part, True) and can(part, False):
         model = EncoderDecoder(40, **sizes)
-        logits, pullback = model(model.init(np.random.default_rng(0)), tokens, tokens[:, :5], lengths=np.array([9, 4]))
-        pullback(np.ones_like(logits))
+        params, said = model.init(np.random.default_rng(0)), tokens[:, :5]
+        whole, pullback = model(params, tokens, said, lengths=np.array([9, 4]))
+        alone, _ = model(params, tokens[1:, :4], said[1:])
+        assert np.allclose(whole[1], alone[0], atol=1e-5)
+        later, _ = model(params, tokens, np.where(np.arange(5) < 3, said, 39 - said), lengths=np.array([9, 4]))
+        assert np.array_equal(later[:, :3], whole[:, :3]) or part.looks_ahead
+        assert all(np.isfinite(array).all() for _, array in tree_items(pullback(np.ones_like(whole))))
 
 
 @causal_ones
