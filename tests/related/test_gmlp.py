@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minitransformer import check_pullback, random_like
-from minitransformer.attention import ATTENTIONS, padding_mask
+from minitransformer.attention import ATTENTIONS
 from minitransformer.functional import gated, glu, linear
 from minitransformer.models import Block, LanguageModel, SequenceModel, generate
 from minitransformer.related import GMLP, GMLPParams, spatial_gate
@@ -126,17 +126,6 @@ def test_what_stands_above_the_diagonal_of_a_causal_matrix_counts_for_nothing():
     dparams, _ = layer(params, X, causal=True)[1](X)
     assert not np.triu(dparams.M, 1).any()
     assert ((dparams.M != 0) == np.tri(5)).all()
-
-
-@forms
-def test_padding_is_hidden_before_anything_is_mixed(form):
-    layer = GMLP(6, 5, form)
-    params, mask = some(layer), padding_mask(np.array([5, 2, 4]), 5)[:, None]
-    other = X.copy()
-    other[:, 1, 2:] = np.nan
-    Y, _ = layer(params, X, mask=mask)
-    assert np.array_equal(layer(params, other, mask=mask)[0][:, 1, :2], Y[:, 1, :2])
-    assert np.allclose(Y[:, 1, :2], layer(params, X[:, 1, :2])[0], rtol=1e-12)  # as if the text ended there
 
 
 # ------------------------------------------------------------------------------------------------ in models
