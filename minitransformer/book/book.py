@@ -22,7 +22,7 @@ from minitransformer import files
 from minitransformer.book import navigation
 from minitransformer.book.equations import notebooks
 from minitransformer.book.output_comparison import data_differ, outputs_differ
-from minitransformer.book.running import BookError, clear, jupyter, surroundings, without_editor
+from minitransformer.book.running import BookError, clear, jupyter, sigterm_cancels, surroundings, without_editor
 from minitransformer.machine import cores, may_open_many_files
 from minitransformer.ranges import so_many
 
