@@ -18,12 +18,24 @@ READABLE = """document.querySelectorAll('a[href*=".html"]').forEach(a => {
   else if (a.protocol == "file:") a.removeAttribute("href")
 })
 document.querySelectorAll("details").forEach(folded => folded.open = true)"""
+SOLUTIONS = """const chapters = [...document.querySelectorAll("span[id^='document-']")], end = document.createElement("section")
+end.innerHTML = "<h3>Solutions</h3>"
+document.querySelectorAll("details").forEach(folded => {
+  const name = folded.querySelector("summary").textContent, place = folded.previousElementSibling
+  if (!name.startsWith("Solution of ")) return
+  const line = document.createElement("p"), link = document.createElement("a")
+  Object.assign(link, { textContent: name, href: "#" + place.id })
+  line.append(link, ": at the end of the book")
+  place.before(line)
+  end.append(place, folded)
+})
+chapters.at(-1).parentElement.append(Object.assign(document.createElement("span"), { id: "document-solutions" }), end)"""
 NUMBER = "<div style='font: 8px serif; width: 100%; text-align: center'><span class='pageNumber'></span></div>"
 INCH = 25.4  # millimetres
 
 
 def write(out: Path) -> None:
-    """All pages in one, with bookmarks, with links between them, and with every solution unfolded."""
+    """All pages in one, with bookmarks, with links between them, and with the solutions at the end, for paper can't fold them."""
     with tempfile.TemporaryDirectory() as folder, new_page(Path(folder, "browser")) as page:
         site.build(ROOT, Path(folder, "site"), single=True)
         page.socket.settimeout(600)
@@ -32,6 +44,7 @@ def write(out: Path) -> None:
         )
         page.go(f"file://{folder}/site/index.html")
         wait(lambda: page.ask(f"location.protocol == 'file:' && {READY}"), "the book", 600)
+        page.ask(f"{SOLUTIONS}, true")
         page.ask(f"{READABLE}, true")
         paper = {"paperWidth": 210 / INCH, "paperHeight": 297 / INCH}
         edges = {f"margin{side}": 18 / INCH for side in ("Top", "Bottom", "Left", "Right")}
