@@ -55,7 +55,8 @@ def _instead(name: str) -> str:
         return f"; `import {__name__}.{name}` brings it"
     for place in ("pullback", "attention", "functional", "models", "positions", "related", "arrays", "checks"):
         module = importlib.import_module(f"{__name__}.{place}")
-        own = (each for each, it in vars(module).items() if str(getattr(it, "__module__", "")).startswith(__name__))
+        places = module.__name__, f"{__name__}.marks"
+        own = (each for each, it in vars(module).items() if str(getattr(it, "__module__", "")).startswith(places))
         if name in getattr(module, "__all__", own):
             return f"; `from {__name__}.{place} import {name}` brings it"
     return ""

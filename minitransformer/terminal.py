@@ -158,7 +158,10 @@ def _on(number: int, handler: Any) -> Iterator[None]:
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
-    """In this block Ctrl-C and SIGTERM wait, and a process that is started in it never hears Ctrl-C: its parent has to end it."""
+    """In this block Ctrl-C and SIGTERM wait, and a process that is started in it never hears Ctrl-C: its parent has to end it.
+
+    A fork does not hear SIGTERM either.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

@@ -38,6 +38,8 @@ with suppress(ImportError):  # and so would threads of loops, if they looked for
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that starts this with & has Ctrl-C ignored,
     signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would all that tests send it
+if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 sys.modules["rfc3987_syntax"] = None  # jsonschema would read 38 grammars, a second and 20 MB, and uses none here
 

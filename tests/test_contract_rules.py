@@ -800,22 +800,15 @@ def test_a_gradient_of_too_few_tokens_would_not_see_what_a_pattern_hides():
     assert enough(SoftmaxAttention(Window(32)), 7) == 70
     assert enough(SoftmaxAttention(Table(30)), 7) == 7
     assert enough(SoftmaxAttention(Window(4000)), 7) == 7
-    for n in (7, 70):
-        case = {"causal": False, "n": n, "padded": False}
-        if n == 7:
-            gradients(ForgetsAfterSeven(), **case)
-        else:
-            with pytest.raises(Broken, match=r"^params\.W_q.*: the pullback says"):
-                gradients(ForgetsAfterSeven(), **case)
 
 
 def test_an_error_of_another_kind_than_asked_for_is_told():
     def call():
         raise KeyError("width")
 
-    with pytest.raises(Broken, match=r"^X of width 11: should be a TypeError, and is a KeyError: 'width'$"):
+    with pytest.raises(Broken, match=r"^X of width 11: TypeError is asked for, it is KeyError: 'width'$"):
         refused(call, "X of width 11", kinds=TypeError)
-    with pytest.raises(Broken, match=r"^X of width 11: should be a TypeError or a ValueError, and is a KeyError"):
+    with pytest.raises(Broken, match=r"^X of width 11: TypeError or ValueError is asked for, it is KeyError"):
         refused(call, "X of width 11")
 
 

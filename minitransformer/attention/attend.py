@@ -106,8 +106,8 @@ def attend(
     scale     that of the encoding by default; only where the scores are ⟨q_i, k_j⟩ and a number
     cost      that of `block_sparse_attention`; scores that are formed take O(n m d) time and O(n m) memory, whatever the pattern
     returns   Y and a pullback: dparams, dQ, dK, dV = pullback(dY), and dbias if there is a bias, dsink if there is a sink
-    raises    as `block_sparse_attention`; with an encoding, ValueError for more queries than keys, another number of
-              heads than it has, or a scale where the scores are formed
+    raises    as `block_sparse_attention`; with an encoding, TypeError for parameters of another dtype than Q, ValueError for more
+              queries than keys, another number of heads than it has, or a scale where the scores are formed
     """
     options: dict[str, Any] = {"sink": sink, "causal": causal, "mask": mask, "cap": cap}
     if encoding is None:

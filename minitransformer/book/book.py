@@ -22,7 +22,7 @@ from minitransformer import files
 from minitransformer.book import navigation
 from minitransformer.book.equations import notebooks
 from minitransformer.book.output_comparison import data_differ, outputs_differ
-from minitransformer.book.running import BookError, clear, jupyter, sigterm_cancels, surroundings, without_editor
+from minitransformer.book.running import BookError, clear, jupyter, run_tasks, surroundings, without_editor
 from minitransformer.machine import cores, may_open_many_files
 from minitransformer.ranges import so_many
 
@@ -187,18 +187,12 @@ def _run_all(root: Path, names: list[str], copy: Path, keep: Callable[[Path, Run
     """
     start, chosen, _ = time.monotonic(), choose(root, names), jupyter()
     may_open_many_files()
-    try:
-        asyncio.run(_side_by_side(root, chosen, copy, keep))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-    except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
+    run_tasks(_side_by_side(root, chosen, copy, keep))
     print(f"{so_many(len(chosen), 'notebook')} in {time.monotonic() - start:.0f} s")
 
 
 async def _side_by_side(root: Path, chosen: list[Path], copy: Path, keep: Callable[[Path, Run], None]) -> None:
-    """Run the chosen notebooks, those with the most cells first, and hand each to `keep`. SIGTERM ends them as Ctrl-C does."""
-    sigterm_cancels()
+    """Run the chosen notebooks, those with the most cells first, and hand each to `keep`."""
     free = asyncio.Semaphore(cores())
     books = [(navigation.renewed(root, path), path) for path in chosen]
     books.sort(key=lambda book: -len(_code(book[0])))  # at the end no core waits for a long one

@@ -18,7 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from minitransformer import files, terminal
-from minitransformer.book.running import BookError, clear, jupyter, sigterm_cancels, surroundings
+from minitransformer.book.running import BookError, clear, jupyter, run_tasks, surroundings
 from minitransformer.machine import cores, may_open_many_files
 
 ASKED = re.compile(r"""check_exercise\(\s*["'](\d+\.\d+)["']""")
@@ -56,11 +56,7 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
     handed_in = {path: path.read_bytes() for path in paths if path.is_file()}  # a pipe can be read once
     try:
         with tqdm(total=len(paths), desc="marking", unit=" notebooks", leave=False, disable=None) as bar:
-            marks = asyncio.run(_side_by_side(paths, notebooks, bar, tell))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-    except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
+            marks = run_tasks(_side_by_side(paths, notebooks, bar, tell))
     finally:
         for path, data in handed_in.items():
             if not path.is_file() or path.read_bytes() != data:
@@ -78,7 +74,6 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
 async def _side_by_side(
     paths: Sequence[Path], notebooks: list[Any], bar: tqdm, tell: Callable[[str], None]
 ) -> dict[Path, dict[str, str]]:
-    sigterm_cancels()
     free, marks = asyncio.Semaphore(cores()), {}
 
     async def one(notebook: Any, path: Path) -> dict[str, str]:

@@ -6,7 +6,7 @@ Chapters are run in this way (book.py), and the notebooks of a class (marking.py
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,25 @@ class BookError(Exception):
     """The book can't be run, or a cell failed; the message is for the reader."""
 
 
-def sigterm_cancels() -> None:
-    """SIGTERM cancels the task that calls this, as Ctrl-C cancels the one that `asyncio.run` has begun."""
-    all_of_it = asyncio.current_task()
-    with suppress(RuntimeError):  # on Windows, and outside the main thread
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: all_of_it and all_of_it.cancel())
+def run_tasks(work: Coroutine[Any, Any, Any]) -> Any:
+    """`asyncio.run`, where SIGTERM cancels all tasks, as Ctrl-C does. Raises KeyboardInterrupt then, or the error of a task."""
+
+    async def cancelled_by_sigterm() -> Any:
+        all_of_it = asyncio.current_task()
+        with suppress(RuntimeError):  # on Windows, and outside the main thread
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: all_of_it and all_of_it.cancel())
+        return await work
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return asyncio.run(cancelled_by_sigterm())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    finally:
+        with suppress(TypeError, ValueError):  # a handler that is not Python's, and outside the main thread
+            signal.signal(signal.SIGTERM, before)  # asyncio leaves none behind
 
 
 def surroundings(copy: Path, figures: Path) -> dict[str, str]:
@@ -124,8 +138,11 @@ def jupyter() -> tuple[Any, ...]:
                 yield
             finally:
                 if self.km is not None:
-                    with suppress(KeyError):  # a kernel that has no ports, because there was no room to write them
+                    try:
                         await self._async_cleanup_kernel()
+                    except KeyError as error:
+                        if "_port" not in str(error):  # there was no room to write its ports
+                            raise
 
         async def _start(self, **options: Any) -> None:
             await self.async_start_new_kernel(**options)

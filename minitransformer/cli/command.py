@@ -358,7 +358,10 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0, 1 for trouble, 2 for a wrong call, 130 after Ctrl-C."""
+    """Run one command; returns the exit code: 0, 1 for trouble, 2 for a wrong call, 130 after Ctrl-C.
+
+    A command that has something to tidy up ends after SIGTERM as after Ctrl-C.
+    """
     terminal.prepare()
     try:
         with terminal.ctrl_c_ends():

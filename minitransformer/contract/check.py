@@ -17,7 +17,7 @@ from minitransformer.attention import ATTENTIONS, Core, SoftmaxAttention, attent
 from minitransformer.attention.core import Part
 from minitransformer.backend import available
 from minitransformer.contract.in_a_model import PIECES, learns, one_by_one, saved_and_loaded, state_continued_twice
-from minitransformer.contract.parts import HEADS, LONGEST, WIDTH, N, can, directions, enough, pattern_of, positions_for
+from minitransformer.contract.parts import HEADS, LONGEST, WIDTH, can, directions, enough, pattern_of, positions_for
 from minitransformer.contract.reach import (
     hidden_reaches_nothing,
     later_changes_nothing,
@@ -136,7 +136,7 @@ def _rules(part: Part) -> Iterator[tuple[str, Callable[[], None]]]:
         )
     yield (
         "Every gradient is the derivative of the value, and no argument is changed.",
-        lambda: each(gradients, causal=ways, n=(enough(part, N),), padded=(False, True))(),
+        lambda: each(gradients, causal=ways, n=(enough(part, 20),), padded=(False, True))(),
     )
     if isinstance(part, Core) and part.places and part.encoding is None:
         yield "Encodings of positions act in it.", each(encodings_act, positions=("t5", "transformer-xl", "shaw"))

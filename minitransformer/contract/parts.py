@@ -149,7 +149,9 @@ def differ(a: Array, b: Array, allowed: float) -> str:
     """The largest difference of two arrays, in words; "" if they are close."""
     if a.shape != b.shape:
         return f"in shape, {a.shape} and {b.shape}"
-    return "" if np.isfinite(allowed) and np.allclose(a, b, atol=allowed) else f"by {np.abs(a - b).max():.2g}"
+    relative = 1e-5 if a.dtype == np.float32 else 1e-9
+    same = np.isfinite(allowed) and np.allclose(a, b, rtol=relative, atol=allowed)
+    return "" if same else f"by {np.abs(a - b).max():.2g}"
 
 
 def refused(call: Callable[[], Any], what: str, word: str = "", kinds: Any = (TypeError, ValueError)) -> None:
@@ -159,7 +161,7 @@ def refused(call: Callable[[], Any], what: str, word: str = "", kinds: Any = (Ty
     except kinds as error:
         keep(word in str(error), f"{what}: the error should speak of {word!r}, and says {str(error)[:200]!r}")
     except Exception as error:
-        wanted = " or a ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
-        raise Broken(f"{what}: should be a {wanted}, and is a {type(error).__name__}: {str(error)[:150]}") from error
+        wanted = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+        raise Broken(f"{what}: {wanted} is asked for, it is {type(error).__name__}: {str(error)[:150]}") from error
     else:
         raise Broken(f"{what}: nothing was refused")

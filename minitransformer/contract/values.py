@@ -25,6 +25,7 @@ from minitransformer.contract.parts import (
     keep,
     mixer,
     padding,
+    refused,
     rows,
     sizes_of,
     some,
@@ -106,10 +107,13 @@ def values_have_a_width(core: Core, *, causal: bool, tier: str) -> None:
     """Values that are narrower or wider than keys give a Y of their width, in a call and in a step; or `one_width` says no."""
     params, (Q, K, V, *streams) = some(core), heads_for(core, 9)
     core(params, Q, K, V, *streams, causal=causal, mask=None, rng=None)
-    as_wide = core.one_width or (core.encoding is not None and "values" in core.encoding.acts_on)
+    as_wide = core.encoding is not None and "values" in core.encoding.acts_on
     for width in () if as_wide else (1, V.shape[-1] + 1):
         other = np.random.default_rng(6).standard_normal((*V.shape[:-1], width))
         said = f"values of width {width} beside keys of width {K.shape[-1]}, {way(causal)}"
+        if core.one_width:
+            refused(partial(core, params, Q, K, other, *streams, causal=causal, mask=None, rng=None), said)
+            continue
         try:
             with backend(tier):
                 Y, pullback = called(core, params, Q, K, other, *streams, causal=causal, mask=None, rng=None)
@@ -128,9 +132,11 @@ def values_have_a_width(core: Core, *, causal: bool, tier: str) -> None:
 
 def gradients(part: Part, *, causal: bool, n: int, padded: bool) -> None:
     """The gradients of every parameter and of X agree with difference quotients."""
-    layer, given = mixer(part), {"params": some(part), "X": rows(part, 2, n)}
+    layer, given = mixer(part), {"params": some(part)}
     if isinstance(part, Core):
-        given = {"params": some(part), **dict(zip(("Q", "K", "V", *part.streams), heads_for(part, n), strict=True))}
+        given |= dict(zip(("Q", "K", "V", *part.streams), heads_for(part, n), strict=True))
+    else:
+        given["X"] = rows(part, 2, n)
     before = tree_map(np.copy, given)
     Y, pullback = called(part, *given.values(), causal=causal, mask=None, rng=None)
     dY = np.ones_like(Y)
@@ -333,8 +339,9 @@ def groups_share_keys(core: Core, *, causal: bool, groups: int, width: int = 0, 
     Y, _ = few(params, X, causal=causal)
     many = MultiHeadAttention(D, H, bias=False, core=core)
     Z, _ = many(params._replace(W_k=W_k, W_v=W_v), X, causal=causal)
-    keep(np.allclose(Y, Z, atol=1e-12), f"{H} heads that share {groups} keys give another Y than with copies of them")
+    those = f"{H} heads with keys for {groups}"
+    keep(np.allclose(Y, Z, atol=1e-12), f"{those} give another Y than with copies of them")
     try:
         _checked(few, n, causal=causal)
     except GradientError as error:
-        raise Broken(f"{H} heads that share {groups} keys: {error} ({way(causal)})") from error
+        raise Broken(f"{those}: {error} ({way(causal)})") from error

@@ -69,7 +69,7 @@ def _outputs(config: dict[str, Any], *, tied: bool) -> Outputs:
     """What a model reads its answers off: one table, or one more. Raises ValueError for what is neither true nor false."""
     tied = config.get("tie_word_embeddings", tied)
     if not isinstance(tied, bool):
-        raise ValueError(f"tie_word_embeddings: {tied!r} should be true or false")
+        raise ValueError(f"tie_word_embeddings: {reprlib.repr(tied)} should be true or false")
     return "tied" if tied else "own"
 
 
@@ -178,21 +178,23 @@ TRAINED = "original_max_position_embeddings"
 def _angles(path: Path, config: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """What config.json says of the angles, and their type. Raises ValueError, which names the file, for other types.
 
-    Today's files have them in `rope_parameters`, older ones in `rope_scaling`. Where both are filled, they have to be the same.
+    Today's files have them in `rope_parameters`, older ones in `rope_scaling`. What both say has to be the same.
     """
-    new, old = config.get("rope_parameters"), config.get("rope_scaling")
-    if new and old and new != old:
+    new, old = (config.get(name) or {} for name in ("rope_parameters", "rope_scaling"))
+    for name, rope in ("rope_parameters", new), ("rope_scaling", old):
+        if not isinstance(rope, dict):
+            raise ValueError(f"{path}: {name}: {reprlib.repr(rope)} should be an object")
+        if apart := [key for key, value in rope.items() if isinstance(value, dict)]:
+            one = reprlib.repr(apart[0])
+            raise ValueError(f"{path}: angles of their own for {one}; only those that all blocks have can be read")
+    ways = [rope.get("rope_type", rope.get("type", "default")) for rope in (new, old) if rope]
+    if (len(ways) == 2 and ways[0] != ways[1]) or any(new[key] != old[key] for key in new.keys() & old.keys()):
         raise ValueError(f"{path}: rope_parameters and rope_scaling say different things of the angles")
-    rope = new or old or {}
-    if not isinstance(rope, dict):
-        raise ValueError(f"{path}: {'rope_parameters' if new else 'rope_scaling'}: {rope!r} should be an object")
-    if apart := [name for name, value in rope.items() if isinstance(value, dict)]:
-        raise ValueError(f"{path}: angles of their own for {apart[0]!r}; only those that all blocks have can be read")
+    rope, (way, *_) = new or old, [*ways, "default"]
     for choices in (config, rope):
         refuse_others(path, choices, {"partial_rotary_factor": 1.0})
-    way = rope.get("rope_type", rope.get("type", "default"))
     if way not in ("default", "llama3"):
-        raise ValueError(f"{path}: angles of the type {way!r}; only 'default' and 'llama3' can be read")
+        raise ValueError(f"{path}: angles of the type {reprlib.repr(way)}; only 'default' and 'llama3' can be read")
     if way == "llama3" and TRAINED in config:
         rope = {TRAINED: config[TRAINED]} | rope
         refuse_others(path, config, {TRAINED: rope[TRAINED]})
@@ -203,7 +205,9 @@ def _refuse_window(path: Path, config: dict[str, Any]) -> None:
     """Raise ValueError for a window that hides tokens, as in a Mistral under the name of a Llama. A Qwen3 has to ask for one."""
     kinds = config.get("layer_types")
     if kinds is not None and (not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds)):
-        raise ValueError(f"{path}: layer_types is {kinds!r}; only 'full_attention' in every layer can be read")
+        raise ValueError(
+            f"{path}: layer_types is {reprlib.repr(kinds)}; only 'full_attention' in every layer can be read"
+        )
     window, context = config.get("sliding_window"), config.get("max_position_embeddings")
     all_seen = isinstance(window, int) and isinstance(context, int) and window >= context
     if config.get("use_sliding_window", config["model_type"] == "llama") and not all_seen:

@@ -19,14 +19,8 @@ from minitransformer.typing import Array
 
 LONGEST_PATH = 1000  # letters of one that an index may have made
 FREE = 2**20  # a size up to here does no harm, however small the files are
-AXES = (
-    "vocab_size",
-    "n_embd",
-    "n_inner",
-    "hidden_size",
-    "intermediate_size",
-    "head_dim",
-)  # sizes of which there is a tensor
+# sizes of which there is a tensor
+AXES = "vocab_size", "n_embd", "n_inner", "hidden_size", "intermediate_size", "head_dim"
 
 
 def existing(path: Path, hint: str = "") -> Path:
@@ -177,7 +171,7 @@ class Tensors:
         return NormParams(self(f"{name}.weight", D), self(f"{name}.bias", D) if bias else None)
 
     def refuse_more(self, *within: str) -> None:
-        """Raise ValueError for a tensor of the file that the model has not asked for; only for those that begin so, if any do."""
+        """Raise ValueError for a tensor of the file that the model has not asked for; if told, only among those that begin so."""
         if more := sorted(name for name in set(self.places) - self.asked if name.startswith(within or "")):
             raise ValueError(
                 f"{self.places[more[0]][0]}: the tensor {in_a_line(more[0])} belongs to no part of this model"

@@ -84,7 +84,7 @@ def bias_for(Q: Array, encoding: Any, params: Any, n: int, m: int, *, causal: bo
 
     raises   TypeError for parameters of another dtype
     """
-    one_dtype(Q=Q, **dict(tree_items(params, "params")))
+    one_dtype(Q=Q, **{path: a for path, a in tree_items(params, "params") if a.dtype.kind == "f"})
     bias, back = encoding.bias(params, n, m, causal=causal)
     return bias.astype(Q.dtype, copy=False), back
 

@@ -195,7 +195,7 @@ def _description(file: Any, path: str | Path) -> str | None:
     raises   ValueError if there is no header, CheckpointError if it speaks of more bytes than there are, or of fewer
     """
     length, size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
-    if not 0 < length < min(size, LONGEST_HEADER):
+    if not 0 < length < size or length > LONGEST_HEADER:
         raise ValueError("it has no header")
     header = json.loads(file.read(length).decode())
     text = header.get("__metadata__", {}).get(KEY)
@@ -203,9 +203,7 @@ def _description(file: Any, path: str | Path) -> str | None:
         return None
     ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
     if (said := 8 + length + max(ends, default=0)) != size:  # no need to read them all
-        raise CheckpointError(
-            f"{path}: damaged: its bytes are not those that were written: {said} of them, it has {size}"
-        )
+        raise CheckpointError(f"{path}: damaged: its header speaks of {said} bytes, and it has {size}")
     return text
 
 

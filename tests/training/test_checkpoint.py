@@ -318,10 +318,10 @@ def test_a_truncated_checkpoint(path):
     whole = path.read_bytes()
     for length in [*range(0, 200, 7), *random.Random(0).sample(range(len(whole)), 100), len(whole) - 1]:
         path.write_bytes(whole[:length])
-        assert_refused(path, "not a checkpoint, or a damaged one|damaged: its bytes are not those that were written")
+        assert_refused(path, "not a checkpoint, or a damaged one|damaged: its header speaks of")
     for more in (b"\0", b" ", bytes(4096), whole):
         path.write_bytes(whole + more)
-        assert_refused(path, "damaged: its bytes are not those that were written")
+        assert_refused(path, f"damaged: its header speaks of {len(whole)} bytes, and it has {len(whole + more)}")
 
 
 @pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
@@ -372,7 +372,10 @@ def test_a_header_that_claims_more_than_there_is_is_not_read(path):
             os.truncate(path, 10**12)
         except OSError:
             pytest.skip("this file system has no files with holes")
-        assert_refused(path, "not a checkpoint, or a damaged one|damaged: its bytes are not those that were written")
+        try:
+            assert_refused(path, "not a checkpoint, or a damaged one|damaged: its header speaks of")
+        finally:
+            path.unlink()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
