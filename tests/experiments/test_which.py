@@ -118,6 +118,15 @@ def test_answers_are_means_of_all_tokens_or_the_last_ones():
         assert loss(logits)[0] == cross_entropy(task.answers(logits, targets), targets)[0]
 
 
+def test_each_held_out_answer_counts_once():
+    """The 360 pictures are read 50 at a time: whoever knows the last ten alone has ten of them right."""
+    task = TASKS["digits"]
+    _, labels = task.held_out()
+    said = iter(np.eye(10)[(labels + (np.arange(360) < 350)) % 10])
+    share = task.judge(lambda _, tokens: (np.stack([next(said) for _ in tokens])[:, None], None), None)
+    assert share == 10 / 360
+
+
 def test_the_bag_of_tokens_sees_no_order():
     """In a task of classes: any order of the tokens gives the same answer, and its tables stay as they are."""
     model = which.model_of(BAG, TASKS["listops"])
@@ -390,7 +399,7 @@ def test_in_recall_two_kinds_are_ahead_of_dense_attention_in_each_run_though_wit
         assert found.rows[name].mean("recall") - dense.mean("recall") < noise
 
 
-def test_the_delta_rule_leads_in_quality_by_little_more_than_the_noise_and_by_the_digits_alone(found):
+def test_the_delta_rule_leads_in_quality_by_less_than_one_and_a_half_times_the_noise_and_by_the_digits_alone(found):
     """The share of a task has the noise of the task, divided by the way from the bag to the best."""
     chosen = found.with_better_positions()
     best = {
@@ -404,8 +413,10 @@ def test_the_delta_rule_leads_in_quality_by_little_more_than_the_noise_and_by_th
         chosen.quality(chosen.rows[name]) for name in ("delta", "gated-delta", "smoother", "softmax")
     )
     assert [delta, gated, smoother, dense] == sorted((chosen.quality(row) for row in chosen), reverse=True)[:4]
-    assert noise < delta - dense < 1.25 * noise
+    assert noise < delta - dense < 1.5 * noise
     assert delta - gated < noise < delta - smoother
+    means = [chosen.rows[name].mean("digits") for name in ("gated-delta", "delta")]
+    assert 0 < np.diff(means)[0] < chosen.noise("digits")
     assert smoother - dense < noise / 4
     rest = {task: scores for task, scores in chosen.bag.scores.items() if task != "digits"}
     without = replace(chosen, bag=replace(chosen.bag, scores=rest))

@@ -393,7 +393,7 @@ def test_another_task_makes_another_front(read_once):
         for task, name in (("recall", "taylor"), ("digits", "lightweight-convolution"))
     }
     assert apart["recall"] < read_once.noise("recall") / 2
-    assert apart["digits"] == pytest.approx(0.01, abs=0.005)
+    assert apart["digits"] == pytest.approx(0.02, abs=0.005)
 
 
 @pytest.mark.usefixtures("read_once")
