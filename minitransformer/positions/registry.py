@@ -1,22 +1,23 @@
 """Every encoding under a name, so that a model can be told which one to use.
 
 LanguageModel(positions="rope")                 the sizes are those of the model, the options as in its paper
-LanguageModel(positions="rope:base=500")        with an option of its own
+LanguageModel(positions="rope:base=500")        with an option of its own; "kerple:curve=power", "deberta:index=code,buckets=8"
 LanguageModel(positions=RoPE(32, base=500.0))   an encoding that the reader has made, for heads of width 32
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from minitransformer.arrays import refuse_indivisible
+from minitransformer.checks import choose
 from minitransformer.positions.absolute import LearnableSinusoids, LearnedPositions, SinusoidalPositions
 from minitransformer.positions.alibi import ALiBi
-from minitransformer.positions.deberta import DeBERTa
+from minitransformer.positions.deberta import DeBERTa, Index
 from minitransformer.positions.encoding import Encoding
 from minitransformer.positions.fire import FIRE
 from minitransformer.positions.grid import GridScalars
-from minitransformer.positions.kerple import KerpleLog
+from minitransformer.positions.kerple import KerpleLog, KerplePower, KerpleWeighted
 from minitransformer.positions.multiplicative import Multiplicative
 from minitransformer.positions.none import NoPositions
 from minitransformer.positions.relative_sinusoids import TENER, TransformerXLPositions
@@ -27,6 +28,21 @@ from minitransformer.positions.t5 import T5Bias
 from minitransformer.positions.tupe import TUPE
 from minitransformer.registry import named
 from minitransformer.typing import Checked, checked
+
+Curve = Literal["log", "power", "weighted"]
+CURVES: dict[str, Callable[..., Encoding]] = {"log": KerpleLog, "power": KerplePower, "weighted": KerpleWeighted}
+
+
+def kerple(heads: int, curve: Curve = "log") -> Encoding:
+    """KERPLE with one of its three curves. Raises ValueError for another one."""
+    choose("curve", curve, Curve)
+    return CURVES[curve](heads)
+
+
+def deberta(width: int, heads: int, longest: int, index: Index = "paper", buckets: int | None = None) -> DeBERTa:
+    """DeBERTa with a row for each distance below `longest`; with `buckets`, version 2, in which far ones share a row."""
+    return DeBERTa(width, heads, longest, index, buckets)
+
 
 AT_EMBEDDING: dict[str, Callable[..., Any]] = {
     "none": NoPositions,
@@ -42,11 +58,11 @@ IN_ATTENTION: dict[str, Callable[..., Encoding]] = {
     "multiplicative": Multiplicative,
     "transformer-xl": TransformerXLPositions,
     "tener": TENER,
-    "deberta": lambda width, heads, longest, index="paper": DeBERTa(width, heads, longest, index),
+    "deberta": deberta,
     "tupe": partial(TUPE, cls=False),
     "t5": T5Bias,
     "alibi": ALiBi,
-    "kerple": KerpleLog,
+    "kerple": kerple,
     "fire": FIRE,
     "grid": GridScalars,
     "rope": RoPE,

@@ -9,12 +9,25 @@ import pytest
 import minitransformer as mt
 from minitransformer.attention import MultiHeadAttention, SoftmaxAttention
 from minitransformer.models import BERT, Block, EncoderDecoder, FeedForward, LanguageModel, Norm, Stack
-from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, ALiBi, OffsetBias, RoPE, Shaw, place
+from minitransformer.positions import (
+    AT_EMBEDDING,
+    IN_ATTENTION,
+    ALiBi,
+    DeBERTa,
+    KerpleLog,
+    KerplePower,
+    KerpleWeighted,
+    OffsetBias,
+    RoPE,
+    Shaw,
+    place,
+)
 from minitransformer.pullback import Pullback, tree_items, tree_leaves, tree_set
 from minitransformer.typing import Array
 from tests.pieces import in_pieces
 
-NAMES = (*AT_EMBEDDING, *IN_ATTENTION)
+OTHER_FORMS = "kerple:curve=power", "kerple:curve=weighted", "deberta:index=code,buckets=4"
+NAMES = (*AT_EMBEDDING, *IN_ATTENTION, *OTHER_FORMS)
 WITHOUT_DIRECTION = ("none", "alibi", "kerple", "fire", "multiplicative")  # they know a distance, not to which side
 SIZES = {"width": 8, "depth": 2, "heads": 2, "hidden": 6}
 
@@ -35,7 +48,7 @@ def parameters(model, rng):
 def without_effect(params, name):
     """What shifts every score of a row by the same number: the bias of FIRE's last layer, and a bias of the keys, unless
     something is done to each key by itself."""
-    each_key = ("rope", "deberta", "multiplicative")
+    each_key = ("rope", "deberta", "multiplicative", "kerple:curve=weighted", "deberta:index=code,buckets=4")
     biases = [f"params.{path}" for path, _ in tree_items(params) if path.endswith(("b_k", "core.b_2"))]
     return [path for path in biases if name not in each_key or "cross" in path]
 
@@ -100,7 +113,7 @@ def test_a_bert_with_it_tells_the_order_of_tokens(name, rng):
     params = parameters(model, rng)
     tokens = np.array([1, 2, 3, 4, 5])
     forwards, backwards = model(params, tokens)[0], model(params, tokens[::-1].copy())[0][::-1]
-    assert np.allclose(forwards, backwards) == (name in WITHOUT_DIRECTION)
+    assert np.allclose(forwards, backwards) == (name.partition(":")[0] in WITHOUT_DIRECTION)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -188,6 +201,11 @@ def test_a_name_with_options():
     assert place("rope:base=500,layout=halves", **sizes).in_attention == RoPE(4, base=500, layout="halves")
     assert place("shaw:clip=3", **sizes).in_attention == Shaw(4, 3)
     assert place("relative keys", **sizes).in_attention == Shaw(4, 16, values=False)
+    assert place("deberta", **sizes).in_attention == DeBERTa(8, 2, 9)
+    assert place("deberta:index=code,buckets=4", **sizes).in_attention == DeBERTa(8, 2, 9, "code", 4)
+    curves = {"": KerpleLog, ":curve=log": KerpleLog, ":curve=power": KerplePower, ":curve=weighted": KerpleWeighted}
+    for text, kind in curves.items():
+        assert place("kerple" + text, **sizes).in_attention == kind(2)
     for wrong, message in {
         "rope:d=6": "positions: 'rope' has no option 'd=6'; d is filled in by the model; it has base, ",
         "rope:bse=5": "positions: 'rope' has no option 'bse=5'",
@@ -195,6 +213,8 @@ def test_a_name_with_options():
         "alibi:slope=3": "positions: 'alibi' has no option 'slope=3'; it has none",
         "rope:base=0.5": "base: 0.5 should be more than 1",
         "rope:base=ten": "positions: base of 'rope' should be float or int, got 'ten'",
+        "kerple:curve=line": "curve: no 'line'; there are log, power, weighted",
+        "deberta:buckets=16": "buckets: 16 should be at least 2, half of it below 8, the longest distance",
     }.items():
         with pytest.raises(ValueError, match=message):
             place(wrong, **sizes)
