@@ -150,6 +150,28 @@ def test_gauge_freedom_in_each_head(rng):
     assert np.allclose(LAYER(params._replace(W_q=W_q, W_k=W_k), X)[0], LAYER(params, X)[0], rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_training_sees_a_gauge_that_is_no_rotation(orthogonal, rng):
+    """The same model, W_q R and W_k R⁻ᵀ; after one step down the gradient W_q W_kᵀ is the same for both if R is orthogonal,
+    and so is ‖W_q‖² + ‖W_k‖², which weight decay pulls at. For another R neither is.
+    """
+    layer = MultiHeadAttention(D, 1, bias=False)
+    params = random_like(layer.init(rng, np.float64), rng)
+    R = rng.standard_normal((D, D)) + 2 * np.eye(D)
+    R = np.linalg.qr(R)[0] if orthogonal else R
+    other = params._replace(W_q=params.W_q @ R, W_k=params.W_k @ np.linalg.inv(R).T)
+    Y, _ = layer(params, X)
+    np.testing.assert_allclose(layer(other, X)[0], Y, rtol=0, atol=1e-9)
+    sizes, forms = [], []
+    for p in (params, other):
+        dparams, _ = layer(p, X)[1](Y)
+        W_q, W_k = (getattr(p, name) - 0.01 * getattr(dparams, name) for name in ("W_q", "W_k"))
+        forms.append(W_q @ W_k.T)
+        sizes.append((p.W_q**2).sum() + (p.W_k**2).sum())
+    assert np.isclose(*sizes, rtol=1e-9) == orthogonal
+    assert np.allclose(*forms, rtol=0, atol=1e-9) == orthogonal
+
+
 def test_equivariance(rng):
     order = rng.permutation(N)
     assert np.allclose(LAYER(PARAMS, X[:, order])[0], LAYER(PARAMS, X)[0][:, order], atol=1e-12)
