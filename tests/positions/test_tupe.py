@@ -139,6 +139,7 @@ def test_parameters_that_are_there(rng):
     for cls, buckets, theta, bias in [(False, None, None, None), (True, 8, (2, H), (H, 9)), (False, 8, None, (H, 8))]:
         params = TUPE(**D_H, cls=cls, buckets=buckets).init(rng)
         assert (None if params.theta is None else params.theta.shape) == theta
+        assert not np.any(params.theta if cls else 0)  # [CLS] starts without a preference
         assert (None if params.bias is None else params.bias.shape) == bias
         assert params.table.shape == (9, D)
     assert params.U_q.std() == pytest.approx(D**-0.5, rel=0.2)

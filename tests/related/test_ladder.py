@@ -81,6 +81,15 @@ def test_weights_sum_to_one(rung):
     assert not np.triu(A, 1).any() if rung < 7 else np.triu(A, 1).any()
 
 
+@pytest.mark.parametrize(("rung", "heads"), [(5, 1), (6, N), (7, N), (8, N), (9, N)])
+def test_how_many_heads(rung, heads):
+    """Heads come in on rung 6, and stay."""
+    _, steps = chain(*RUNGS[rung])(draw(RUNGS[rung]), X)
+    A = next(step.A for step in steps if hasattr(step, "A"))
+    assert A.shape == (2, heads, n, n)
+    assert heads == 1 or np.abs(A[:, 0] - A[:, 1]).max() > 0.01
+
+
 # ------------------------------------------------------------ at which parameters is a rung the one below?
 
 
