@@ -19,6 +19,7 @@ from minitransformer.attention import (
     selected,
     sparse,
 )
+from minitransformer.attention.compressed import memory_compressed_attention
 from minitransformer.attention.merge import merge
 from minitransformer.attention.selected.indexer import index_scores, most_wanted
 from minitransformer.functional import layer_norm, softmax
@@ -122,6 +123,25 @@ def test_scores_divided_by_the_width_of_the_model():
     assert (products / math.sqrt(d)).std() / (products / math.sqrt(H * d)).std() == pytest.approx(math.sqrt(H))
     assert found.max(-1).mean() < 0.08 < 0.15 < meant.max(-1).mean()
     assert np.abs((products / math.sqrt(H * d)).sum(-1) - 1).max() > 1
+
+
+def test_a_block_that_its_last_token_does_not_see():
+    """tensorflow/tensor2tensor, common_attention.py, bafdc1b: multihead_self_attention_reduced.
+
+    does     Hides key m from query i if m s > i. Key 0 is the first token, key m the block of the tokens (m − 1) s … m s − 1.
+    holds    Both can be trained; a block is seen from its last token on, and key 0 is the null: memory_compressed_attention.
+    wrong    With the weights of one, the last token of each block sees a block more or less in the other.
+    """
+    n, s = 12, 4
+    i, m = np.arange(n)[:, None], np.arange(1 + n // s)
+    found = ~(m * s > i)
+    Q, K, V = np.random.default_rng(0).standard_normal((3, 1, n, 2))
+    mean, null = np.full((1, s, 2), 1 / s), np.zeros((1, 2))
+    ours = memory_compressed_attention(Q, K, V, mean, mean, null, null, causal=True)[1].A[0] > 0
+    np.testing.assert_array_equal(np.argwhere(ours != found), [[3, 1], [7, 2], [11, 3]])
+    assert ours[:, 0].all()
+    assert found[:, 0].all()
+    assert not (found & (m * s - 1 > i)).any()  # neither shows a block that is not over
 
 
 def test_sorted_values_that_are_keys():
