@@ -134,7 +134,10 @@ def test_at_the_start_a_block_is_its_average():
         K = arrays(True, m=12)[1]
         np.testing.assert_allclose(compress(K, params.theta_k)[0], K.reshape(B, H, 4, S, D).mean(-2), atol=1e-15)
         assert params.theta_k.shape == ((H, S, D, D) if convolution == "full" else (H, S, D))
-    assert core.init(np.random.default_rng(0)).theta_k.dtype == np.float32
+    params = core.init(np.random.default_rng(0))
+    assert params.theta_k.dtype == np.float32
+    assert not params.null_k.any()  # equally good for every query
+    assert not params.null_v.any()
 
 
 def test_the_matrix_has_a_column_for_each_block():
