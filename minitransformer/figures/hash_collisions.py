@@ -44,9 +44,9 @@ def shares(angles: Array, buckets: int, rng: np.random.Generator, d: int = 16) -
     return (found[..., 0] == found[..., 1]).mean(0)
 
 
-def one_round(bucket: Array, chunk: int, *, causal: bool) -> tuple[Array, Array]:
+def one_round(bucket: Array, chunk: int, *, causal: bool, other_buckets: bool = False) -> tuple[Array, Array]:
     """The sorted positions, and who sees whom by position, read off the chunks of the code."""
-    known = sort_in_rounds(bucket[None], chunk, causal=causal)
+    known = sort_in_rounds(bucket[None], chunk, causal=causal, other_buckets=other_buckets)
     sees = np.zeros((len(bucket), len(bucket)), bool)
     for c, a, side in zip(*np.nonzero(known.sees[0]), strict=True):
         sees[known.order[0, c, a], known.order[0, c - 1 + side // chunk, side % chunk]] = True

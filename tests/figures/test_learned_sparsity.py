@@ -39,6 +39,18 @@ def test_one_round_by_position_and_sorted(hashed):
     hash_collisions.draw(hashed)
 
 
+def test_a_round_in_which_all_keys_of_two_chunks_are_seen(hashed):
+    """Whatever their bucket, but not later; in the first chunk, nobody sees the last one."""
+    n, order = len(hashed.bucket), hashed.order
+    _, sees = hash_collisions.one_round(hashed.bucket, hashed.chunk, causal=True, other_buckets=True)
+    chunk = np.argsort(order) // hashed.chunk
+    for i in range(n):
+        near = {j for j in range(i) if chunk[i] - chunk[j] in (0, 1)}
+        assert set(np.flatnonzero(sees[i])) == (near or {i})
+    i, j = np.nonzero(sees)
+    assert (hashed.bucket[i] != hashed.bucket[j]).any()
+
+
 def test_the_panels_show_what_is_seen(hashed):
     by_position, by_bucket, _ = hash_collisions.draw(hashed).axes
     for ax, sees in ((by_position, hashed.sees), (by_bucket, hashed.sees[np.ix_(hashed.order, hashed.order)])):

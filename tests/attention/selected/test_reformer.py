@@ -96,6 +96,21 @@ def test_the_scale_is_that_of_the_scores(encoding):
     assert np.abs(Y - lsh_attention(Q, V, **options)[0]).max() > 0.1
 
 
+@pytest.mark.parametrize("d", [16, 64, 256])
+def test_products_with_keys_of_norm_one_need_no_division(d):
+    """As they are, in google/trax (8e10d6a), or over √d, in lucidrains/reformer-pytorch (0f43aab) and here: chapter 09.
+
+    Of random queries the first have deviation 1 and the second 1/√d; and with queries √d times as long the second are the first.
+    """
+    Q = np.random.default_rng(d).standard_normal((64, d))
+    products, others = Q @ unit(Q)[0].T, ~np.eye(64, dtype=bool)
+    assert products[others].std() == pytest.approx(1, rel=0.05)
+    rotations = np.random.default_rng(1).standard_normal((2, d, 2))
+    as_they_are, _ = lsh_attention(Q, Q, rotations=rotations, chunk=8, scale=1.0)
+    divided, _ = lsh_attention(math.sqrt(d) * Q, Q, rotations=rotations, chunk=8)
+    np.testing.assert_allclose(divided, as_they_are, rtol=0, atol=1e-5)
+
+
 @causal_or_not
 @pytest.mark.parametrize("other_buckets", [False, True])
 def test_masks_of_keys_and_of_pairs_against_loops(causal, other_buckets):
