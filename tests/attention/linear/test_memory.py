@@ -11,6 +11,8 @@ import pytest
 import minitransformer as mt
 from minitransformer import check_pullback, random_like
 from minitransformer.attention import GLA, SSD, GatedDelta, RetNet, padding_mask, retention_decays
+from minitransformer.attention.linear.memory import norm_and_gate
+from minitransformer.functional import silu
 from minitransformer.models import LanguageModel
 from tests.pieces import in_pieces
 
@@ -186,6 +188,26 @@ def test_speeds_of_retention():
     assert np.allclose(retention_decays(4), [31 / 32, 63 / 64, 127 / 128, 255 / 256])
     half_life = np.log(0.5) / np.log(retention_decays(4))
     assert [round(x) for x in half_life] == [22, 44, 88, 177]
+
+
+def test_rows_divided_by_their_sums_are_the_same_behind_the_norm():
+    """microsoft/torchscale (05a9628) divides each row of L ⊙ Q Kᵀ by |Σ|, or by 1 if that is more, as a constant.
+
+    The norm takes no notice of a positive factor of a row, but for its ε: neither does what is read, nor what comes back.
+    """
+    core = CORES["retnet"]
+    params, Q, K, V, gate = inputs(core, 10)
+    V = 1e4 * V  # so large that ε, 10⁻⁵, is nothing
+    entries, _ = core.prepare(params, Q, K, V)
+    Y, memory = entries.recall()
+    rows = np.maximum(np.abs(memory.A.sum(-1, keepdims=True)), 1)
+    assert rows.max() > 2
+    divided, ones = memory.A / rows @ V, np.ones(D)
+    (Z, back), (same, back_too) = (norm_and_gate(X, gate, ones, silu) for X in (Y, divided))
+    np.testing.assert_allclose(core(params, Q, K, V, gate)[0], Z, rtol=1e-12)
+    np.testing.assert_allclose(same, Z, rtol=1e-9, atol=1e-12)
+    dZ = np.random.default_rng(11).standard_normal(Z.shape)
+    np.testing.assert_allclose(back_too(dZ)[0] / rows, back(dZ)[0], rtol=1e-6, atol=1e-12)
 
 
 def test_gla_with_constant_gates_is_retnet():
