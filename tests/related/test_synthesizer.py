@@ -62,6 +62,21 @@ def test_step_is_whole(kind, mixture, tier):
 
 @pytest.mark.parametrize("mixture", MIXTURES)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [3, 7])  # logits are formed for a few tokens
+def test_fewer_queries_than_keys_are_the_last_ones(kind, mixture, n):
+    """With a memory before the segment; the gradient of a table goes to the rows of the places that asked."""
+    m, part = 9, core(kind, mixture)
+    (_, K, V), Q = heads(m, 1), heads(n, 2)[0]
+    Y, _ = part(some(part), Q, K, V, causal=True)
+    before = np.concatenate([heads(m - n, 3)[0], Q], -2)
+    np.testing.assert_allclose(Y, part(some(part), before, K, V, causal=True)[0][..., -n:, :], rtol=0, atol=1e-12)
+    nowhere = ("Q", "K") if "random" in kind and mixture == "none" else ("K",) if mixture == "none" else ()
+    with mt.backend("numpy"):
+        check_pullback(partial(part, causal=True), some(part), Q, K, V, zero=nowhere, entries=12)
+
+
+@pytest.mark.parametrize("mixture", MIXTURES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_hidden_reaches_nothing(kind, mixture, tier):
     part, found = core(kind, mixture), []
     dY = heads(7, 5, 1)[0]
