@@ -219,6 +219,30 @@ def test_groups_of_heads_share_their_keys(name, causal, groups):
 # -------------------------------------------------------------------------------------------- one by one
 
 
+@pytest.mark.parametrize("n", [1, 3, 7])
+@pytest.mark.parametrize(
+    "name",
+    [name for name, part in PARTS.items() if isinstance(part, Core) and can(part, True) and not part.looks_ahead],
+)
+def test_fewer_queries_than_keys_are_the_last_ones(name, n, tier):
+    """The last n rows of attention over all, and the gradients that these rows send back; a stream has as many rows as Q."""
+    core, m = PARTS[name], 40
+    params, (Q, *others) = contract.some(core), contract.heads_for(core, m)
+    dY = np.random.default_rng(5).standard_normal(others[1].shape) * (np.arange(m) >= m - n)[:, None]
+    with mt.backend(tier):
+        if core.streams:
+            with pytest.raises(ValueError, match="should be"):
+                core(params, Q[..., m - n :, :], *others, causal=True)
+            return
+        whole, pullback = core(params, Q, *others, causal=True)
+        Y, of_last = core(params, Q[..., m - n :, :], *others, causal=True)
+        (dparams, dQ, *dothers), gradients = pullback(dY), of_last(dY[..., m - n :, :])
+    np.testing.assert_allclose(Y, whole[..., m - n :, :], rtol=0, atol=1e-9)
+    expected = dict(tree_items((dparams, dQ[..., m - n :, :], *dothers)))
+    for path, array in tree_items(tuple(gradients)):
+        np.testing.assert_allclose(array, expected[path], rtol=0, atol=1e-9, err_msg=path)
+
+
 @causal_ones
 @pytest.mark.parametrize("positions", ["sinusoidal", "rope"])
 @pytest.mark.parametrize("pieces", contract.PIECES)
