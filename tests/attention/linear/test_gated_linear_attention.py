@@ -209,6 +209,15 @@ def test_sums_between_two_positions_are_not_differences_of_long_sums():
     assert abs(far[below] / exact[below] - 1).max() > 1e-4
 
 
+def test_a_gate_that_closed_before_costs_the_mask_no_digits():
+    """L between later positions is the same without it. From one long sum, −10⁵ would leave two digits, and −∞ nothing at all."""
+    log_decay = np.log(np.random.default_rng(18).uniform(0.2, 1, 40)).astype(np.float32)
+    for closed in (-1e5, -np.inf):
+        L = decay_mask(np.concatenate([np.float32([0, closed]), log_decay]))
+        assert np.allclose(L[2:, 2:], decay_mask(log_decay), rtol=1e-6, atol=0)
+        assert (L[1:, 0] == 0).all()
+
+
 # --------------------------------------------------------------------------------------------------- bad input
 
 
