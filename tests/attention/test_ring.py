@@ -73,6 +73,11 @@ def test_the_limit_of_long_stretches():
     assert found[2] == pytest.approx(4 / 7, abs=2e-3)
 
 
+def test_a_step_takes_as_long_as_its_slowest_worker():
+    """Each has 5 pairs in all, but one waits for the other in both steps: 10 pairs in the time of 2 · (4 + 4)."""
+    assert efficiency(np.array([[4, 1], [1, 4]])) == 10 / 16
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES.values())
 def test_of_no_pairs_there_is_no_share(schedule):
     """It was NaN, without a word."""
