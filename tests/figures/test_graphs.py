@@ -7,7 +7,7 @@ from minitransformer.figures import graph_matrices, karate_club, over_smoothing,
 
 
 def test_graph_matrices():
-    """The same edges; left symmetric, right not, with rows that sum to one; who sees the president gives him the most."""
+    """The same edges; left symmetric, right not, with rows that sum to one; there the two known members get more of others."""
     drawn = graph_matrices.data()
     P, A = drawn.P, drawn.A
     np.testing.assert_array_equal(np.isnan(P), np.isnan(A))
@@ -16,7 +16,9 @@ def test_graph_matrices():
     np.testing.assert_allclose(np.nansum(A, 1), 1, atol=0.02)
     assert np.nanmax(np.abs(A - A.T)) > 0.2
     assert (np.nanmax(A, 1) > np.nanmax(P, 1)).mean() > 0.5
-    assert (np.nanargmax(A[np.isfinite(A[:, -1])], 1) == 33).all()
+    for member in (0, 33):
+        others = np.isfinite(A[:, member]) & (np.arange(34) != member)
+        assert A[others, member].mean() > 1.3 * P[others, member].mean()
     assert drawn.first == 17
     graph_matrices.draw(drawn)
 
@@ -75,21 +77,20 @@ def test_what_the_record_of_the_dictionary_says():
 
 
 def test_what_the_record_of_the_two_graphs_says():
-    """In the club every kind with edges beats the one without, for every seed; for the topics that one is best on average."""
+    """In the club every training with edges beats all without; for the topics no kind with edges is ahead of the one without."""
     right = {}
     for trial, result in experiments.load("node_classes"):
         right.setdefault((trial.data, trial.kind), []).append(result["right"])
     assert all(len(each) == 10 for each in right.values())
     kinds = ("gcn", "gat", "gatv2")
-    assert all(min(right["karate club", kind]) > 0.85 for kind in kinds)
-    assert max(right["karate club", "no graph"]) < 0.65
-    means = {kind: np.mean(right["karate club", kind]) for kind in kinds}
-    assert max(means, key=means.get) == "gcn"  # neither sort of attention is ahead
-    assert max(means.values()) - min(means.values()) < 0.02
-    means = {kind: np.mean(right["Python topics", kind]) for kind in (*kinds, "no graph")}
-    assert max(means, key=means.get) == "no graph"
-    topics = {kind: np.array(right["Python topics", kind]) for kind in kinds}
-    assert (topics["gat"] > topics["gcn"]).sum() > (topics["gatv2"] > topics["gcn"]).sum()
+    assert all(min(right["karate club", kind]) > max(right["karate club", "no graph"]) for kind in kinds)
+    means = [np.mean(right["karate club", kind]) for kind in kinds]
+    assert min(means) > np.mean(right["karate club", "no graph"]) + 0.3
+    assert np.ptp(means) < 1 / 32, "less than one of the 32"
+    topics = {kind: np.array(right["Python topics", kind]) for kind in (*kinds, "no graph")}
+    assert all(topics[kind].mean() < topics["no graph"].mean() + 0.03 for kind in kinds)
+    assert (topics["gat"] > topics["gcn"]).sum() > 5, "in most"
+    assert (topics["gat"] > topics["no graph"]).sum() <= 5, "not in most"
 
 
 def test_what_the_record_of_many_edges_says():
