@@ -85,7 +85,8 @@ def gated_delta_rule(
         S̄_t = Diag(α_t) S_{t−1},   S_t = S̄_t + β_t k_t (v_t − k_tᵀ S̄_t)ᵀ,   y_t = q_tᵀ S_t
 
     beta        how far each write goes: 0 writes nothing, 1 replaces what is under a key of norm one, 2 mirrors the memory
-    log_decay   ln α, at most 0: one number for each position, (*batch, n), or one for each channel too, (*batch, n, r)
+    log_decay   ln α: one number for each position, (*batch, n), or one for each channel too, (*batch, n, r). Below 0 the memory
+                fades, above 0 it grows
     initial     S_0, what the memory holds before the first position. With it the value is (Y, S_n), and the gradients end in dS_0
     source      Yang, Kautz and Hatamizadeh 2025 (Gated DeltaNet) for one number; Kimi 2025 for channels. No scale
     cost        O(n r dv) time, O(n (r + dv)) memory; in the tier "numpy", O(n r dv) memory in the backward pass. Always causal:

@@ -114,8 +114,8 @@ def gated_linear_attention(
 
         S_t = Diag(α_t) S_{t−1} + k_t v_tᵀ,   y_t = q_tᵀ S_t
 
-    log_decay   ln α, at most 0: one number for each position, (*batch, n), or one for each channel too, (*batch, n, r). −∞
-                forgets all. That of the first position has no effect on an empty memory
+    log_decay   ln α: one number for each position, (*batch, n), or one for each channel too, (*batch, n, r). Below 0 the memory
+                fades, and −∞ forgets all; above 0 it grows. That of the first position has no effect on an empty memory
     initial     S_0, what the memory holds before the first position. With it the value is (Y, S_n), and the gradients end in dS_0
     source      Yang et al. 2024b for channels; Sun et al. 2023 (RetNet), Dao and Gu 2024 (Mamba-2) for one number. No scale
     cost        O(n r dv) time, O(n (r + dv)) memory; in the tier "numpy", O(n r dv) memory in the backward pass. Always causal:

@@ -74,6 +74,22 @@ def test_against_loops(channels):
 
 
 @gates
+def test_a_memory_that_grows(channels):
+    """ln α above 0 is refused nowhere, and the tiers agree there, too."""
+    *others, log_decay = random_inputs(16, (), n=40, channels=channels)
+    arrays = *others, -log_decay / 4
+    expected = loops(*arrays)
+    _, by_definition = gated_linear_attention(*arrays)
+    for tier in available():
+        with mt.backend(tier):
+            Y, pullback = gated_linear_attention(*arrays)
+            gradients = pullback(expected)
+        assert np.allclose(Y, expected, rtol=1e-9)
+        for gradient, same in zip(gradients, by_definition(expected), strict=True):
+            assert np.allclose(gradient, same, rtol=1e-8, atol=1e-9 * abs(same).max())
+
+
+@gates
 @pytest.mark.parametrize("size", [1, 3, 4, N, 64])
 def test_three_forms_are_one(channels, size):
     arrays = random_inputs(1, (), channels=channels)
