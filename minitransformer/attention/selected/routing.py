@@ -243,6 +243,7 @@ class Routing(Core):
     Causal in its values only: a later token can take the place of an earlier one in a cluster, and so change what others
     see of the past. So in training the pattern holds a little of what comes next. A token that no centroid took gets zeros:
     let layers or heads with a window stand beside it, attention=("window", "routing").
+    Equal tokens are equally near to a centroid, but for rounding: which of them it takes may then differ between tiers.
 
     source   Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020, γ = 0.999. Their formula adds sums to a
              centroid; here, as in their code, it is a mean, which does not depend on the size of the batch.
