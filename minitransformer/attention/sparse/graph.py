@@ -80,4 +80,4 @@ class Graph:
         degree = 1 / P.diagonal()  # everybody has a loop: P_ii = 1 / degree of i
         S = np.sqrt(degree)[:, None] * P / np.sqrt(degree)
         sizes = np.sort(np.abs(np.linalg.eigvalsh((S + S.T) / 2)))
-        return float(1 - sizes[-2]) if len(sizes) > 1 else 1.0
+        return max(0.0, float(1 - sizes[-2])) if len(sizes) > 1 else 1.0  # rounding may leave a λ₂ above 1

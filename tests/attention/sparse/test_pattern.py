@@ -239,7 +239,8 @@ def test_a_graph_that_one_knows():
     assert apart.average_path() == np.inf
     assert Graph(np.ones((1, 1), bool)).average_path() == 0
     assert Graph(np.ones((1, 1), bool)).spectral_gap() == 1
-    assert apart.spectral_gap() == pytest.approx(0, abs=1e-12)
+    for size in range(2, 9):  # some have a λ₂ that rounding leaves above 1
+        assert 0 <= Graph(np.kron(np.eye(2), np.ones((size, size))) > 0).spectral_gap() < 1e-12
 
 
 @pytest.mark.parametrize(
