@@ -18,7 +18,7 @@ from minitransformer.terminal import in_a_line
 from minitransformer.typing import Array
 
 LONGEST_PATH = 1000  # letters of one that an index may have made
-FREE = 2**20  # a size up to here does no harm, however small the files are
+FREE = 2**20  # a size or a count up to here does no harm, however small the files are
 # sizes of which there is a tensor
 AXES = "vocab_size", "n_embd", "n_inner", "hidden_size", "intermediate_size", "head_dim"
 

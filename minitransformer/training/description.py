@@ -17,6 +17,7 @@ from minitransformer import models
 from minitransformer.checks import fits
 from minitransformer.extensions import named_classes
 from minitransformer.models.model import Model
+from minitransformer.models.weights import FREE
 from minitransformer.pullback import Tree, tree_leaves
 from minitransformer.ranges import so_many
 from minitransformer.registry import UnknownName, written_now
@@ -25,7 +26,6 @@ from minitransformer.training.choices import Training
 from minitransformer.training.optimiser import AdamW
 
 DEEPEST, LONGEST = 6, 1000  # parts within parts; items of a list, letters of a name
-FREE = 2**20  # a count up to here does no harm, however small the file
 PART = object  # stands for the hint `Any` within a part: a part or None; in the model itself a name or several parts will do, too
 COUNT = 2**63 - 1  # the largest number where no array depends on it
 OF_TRAINING = {kind.__name__: kind for kind in (schedule.Noam, schedule.Cosine, AdamW)}
