@@ -120,7 +120,7 @@ def in_turns(function: Callable[..., Worker], arguments: Sequence[tuple[Any, ...
     """The results of the workers of a ring, which in each step work one after the other, in this process."""
     workers, results = [function(*own) for own in arguments], []
     handed: list[Any] = [None] * len(workers)
-    while not results:
+    while len(results) < len(workers):
         given = []
         for worker, block in zip(workers, handed, strict=True):
             try:
@@ -145,8 +145,9 @@ def in_processes(function: Callable[..., Worker], arguments: Sequence[tuple[Any,
             here, there = context.Pipe(duplex=False)
             answers[here] = r
             queues = inboxes[r], inboxes[(r + 1) % W]
-            processes.append(context.Process(target=_one_process, args=(function, own, *queues, there), daemon=True))
-            processes[-1].start()
+            process = context.Process(target=_one_process, args=(function, own, *queues, there), daemon=True)
+            process.start()
+            processes.append(process)
             there.close()  # so that this end hears when the process is gone
         results: dict[int, Any] = {}
         while len(results) < W:
@@ -155,7 +156,10 @@ def in_processes(function: Callable[..., Worker], arguments: Sequence[tuple[Any,
                 try:
                     results[answers[answer]] = answer.recv()
                 except EOFError:
-                    raise ChildProcessError(f"worker {answers[answer]} of {W} has ended without a result") from None
+                    raise ChildProcessError(
+                        f"worker {answers[answer]} of {W} has ended without a result; "
+                        'a script that starts processes needs its `if __name__ == "__main__":`'
+                    ) from None
         return [results[r] for r in range(W)]
     finally:
         for process in processes:

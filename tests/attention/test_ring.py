@@ -1,6 +1,8 @@
 """Ring attention: schedules and their work, workers in turns and in processes, the same as attention on one machine."""
 
 import os
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -122,6 +124,20 @@ def dies(number):
 def test_a_process_that_dies_is_noticed():
     with pytest.raises(ChildProcessError, match=r"worker \d of 2 has ended without a result"):
         in_processes(dies, [(0,), (1,)])
+
+
+def test_a_script_without_a_guard_is_told_of_it(tmp_path):
+    """Its processes run the script again, up to the call; Python says so in each, and the parent what to write."""
+    script = tmp_path / "script.py"
+    script.write_text("from minitransformer.attention.ring import in_processes\nin_processes(max, [(0,), (1,)])\n")
+    said = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300).stderr
+    assert "its bootstrapping phase" in said
+    assert "AttributeError" not in said
+    assert said.endswith('a script that starts processes needs its `if __name__ == "__main__":`\n')
+
+
+def test_without_workers_there_are_no_results():
+    assert in_turns(visited, []) == in_processes(visited, []) == []
 
 
 def test_what_does_not_fit_is_refused():
