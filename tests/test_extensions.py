@@ -1,5 +1,6 @@
 """What readers bring has a name in every model and command; what can't be used is refused, and told in a line."""
 
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -456,6 +457,13 @@ def test_a_file_that_can_not_be_run_is_told_in_a_line(tmp_path, monkeypatch, cap
     assert re.fullmatch(rf"minitransformer: --import \S*{says}[^\n]*\n", said.err)
     assert said.out == ""
     assert "theirs" not in sys.modules
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "theirs.py")
+    with pytest.raises(ValueError, match=r"theirs\.py: should be a file, and is a pipe"):
+        ReaderFile.read(tmp_path / "theirs.py")
 
 
 OWN = """
