@@ -53,15 +53,15 @@ def run(trial: Trial) -> dict[str, Any]:
     with backend("numpy"):  # the definition, here and in what repeats it
         for text in TEXTS[: trial.texts]:
             heads = heads_of(model, params, tokenizer([text]).tokens)
-            found.append(np.stack([_measured(Q, K, A) for Q, K, _, A in heads], 1))
+            found.append(np.stack([measured(Q, K, A) for Q, K, _, A in heads], 1))
             weights.append(len(tokenizer.pieces(text)))
     averages = np.average(found, axis=0, weights=weights)
     names = ("distance", "first", "last", "spread", "steps", "settled")
     return {name: values.round(4).tolist() for name, values in zip(names, averages, strict=True)}
 
 
-def _measured(Q: Array, K: Array, first: Array) -> Array:
-    """What `run` returns, of the heads of one block and one sentence, (6, heads)."""
+def measured(Q: Array, K: Array, first: Array) -> Array:
+    """What `run` returns, of the heads of one block and one sentence, (6, heads); `first` are the weights of attention."""
     _, retrieval = hopfield_attention(Q, K, K, steps=STEPS, tolerance=1e-5)
     last = retrieval.A
     apart = np.abs(last[:, :, None] - last[:, None]).sum(-1) / 2

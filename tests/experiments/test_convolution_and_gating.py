@@ -5,7 +5,7 @@ import pytest
 
 from minitransformer import experiments
 from minitransformer.experiments.gates import GATES, PLAIN
-from minitransformer.experiments.heads_on_digits import drawn, model_of
+from minitransformer.experiments.heads_on_digits import OFFSETS, TABLES, drawn, model_of, weights
 from minitransformer.experiments.token_mixing import explained, toeplitz
 from minitransformer.pullback import tree_get
 
@@ -46,6 +46,14 @@ def test_what_explained_means():
     np.testing.assert_allclose(toeplitz(M), M, atol=1e-14)
     noise = [explained(np.tril(np.random.default_rng(k).standard_normal((40, 40)))) for k in range(5)]
     assert max(noise) < 0.15
+
+
+def test_what_a_head_looks_at_is_counted_from_its_pixel():
+    """The nine shifts of the convolution, seen from row 4 and column 4, both counted from 0."""
+    A = weights(tree_get(drawn("shifts", np.random.default_rng(0)), TABLES[0]))
+    np.testing.assert_allclose(A.sum((1, 2)), 1)
+    for head, (y, x) in zip(A, OFFSETS, strict=True):
+        assert np.unravel_index(head.argmax(), head.shape) == (4 + y, 4 + x)
 
 
 def test_heads_on_digits():
