@@ -43,6 +43,15 @@ def test_whoever_shares_a_kernel(causal, tier):
         np.testing.assert_allclose((dA * A).sum(), (Y * Y).sum())
 
 
+@pytest.mark.parametrize(("taps", "left"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2)])
+def test_which_tap_falls_on_the_token_itself(taps, left, tier):
+    """The middle one, and of an even number the one before the middle; the last if it is causal."""
+    X = np.arange(1.0, 7).reshape(1, 6, 1, 1)
+    for causal, own in ((False, left), (True, taps - 1)):
+        A = np.eye(taps)[own].reshape(1, taps, 1)
+        np.testing.assert_array_equal(depthwise_convolution(X, A, causal=causal)[0], X)
+
+
 @pytest.mark.parametrize("shape", [(K, 1), (1, K, 1), (N, 1, K, 1), (3, 1, 1, K, 1), (H, K, D)])
 def test_gradient(shape, tier):
     rng = np.random.default_rng(1)
