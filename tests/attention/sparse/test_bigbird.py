@@ -55,6 +55,41 @@ def test_block_by_block(b, more):
             assert seen[t].sum() == 5 + 2
 
 
+@pytest.mark.parametrize("b", [3, 16, 64, 100])
+@pytest.mark.parametrize("more", [0, 1])
+def test_causal_block_by_block(b, more):
+    """Its own block as far as the query, the two before it, the first one, and two of those between, if there are so many."""
+    n = 9 * b - more * (b // 2)
+    one, other = BigBird(window=2, random=2, block=b, heads=2)(n, n, causal=True).mask
+    assert not np.array_equal(one, other)
+    for own in (one, other):
+        of_block = {}
+        for i in range(n):
+            t, seen = i // b, set(np.flatnonzero(own[i]) // b)
+            fixed = {0, *range(max(t - 2, 0), t + 1)}
+            between = set(range(t)) - fixed
+            assert fixed <= seen
+            assert seen - fixed <= between
+            assert len(seen - fixed) == min(2, len(between))
+            assert of_block.setdefault(t, seen) == seen, "all queries of a block look at the same ones"
+            np.testing.assert_array_equal(
+                np.flatnonzero(own[i]), np.flatnonzero(np.isin(np.arange(i + 1) // b, [*seen]))
+            )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_block_is_favoured(causal):
+    """Of twelve blocks the last but one, if not causal, draws two of eight, and the last, if causal, two of nine."""
+    row, free = (11, range(1, 10)) if causal else (10, range(1, 9))
+    drawn = [
+        np.flatnonzero(BigBird(random=2, block=1, seed=seed)(12, 12, causal=causal).mask[row]) for seed in range(400)
+    ]
+    counts = np.bincount(np.concatenate(drawn), minlength=12)[list(free)]
+    expected = 800 / len(free)
+    assert counts.sum() == 800
+    assert abs(counts - expected).max() < 5 * np.sqrt(expected)
+
+
 def test_heads_draw_differently_and_once():
     pattern = BigBird(random=2, block=4, heads=3)
     masks = pattern(80, 80, causal=False).mask
