@@ -77,6 +77,23 @@ def test_causal_block_by_block(b, more):
             )
 
 
+@pytest.mark.parametrize("b", [3, 64])
+def test_several_global_blocks(b):
+    """Two at each end see all and are seen by all; if causal, the first two are seen. Without neighbours, and one is drawn."""
+    pattern, N = BigBird(window=0, global_tokens=2, random=1, block=b), 9
+    seen = blocks_of(pattern(N * b, N * b, causal=False).mask, b)
+    ends = np.isin(np.arange(N), [0, 1, 7, 8])
+    assert seen[ends].all()
+    assert seen[:, ends].all()
+    causal = pattern(N * b, N * b, causal=True).mask
+    for t in range(N):
+        assert seen[t].sum() == (N if ends[t] else 4 + 1 + 1)
+        assert seen[t, t]
+        last = set(np.flatnonzero(causal[t * b + b - 1]) // b)
+        assert {*range(min(t + 1, 2)), t} <= last
+        assert len(last) == min(t + 1, 2 + 1 + 1)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_block_is_favoured(causal):
     """Of twelve blocks the last but one, if not causal, draws two of eight, and the last, if causal, two of nine."""
