@@ -111,6 +111,13 @@ def test_squash_of_the_very_long_and_the_very_short(dtype):
     assert np.isfinite(pullback(np.ones_like(S))).all()
 
 
+def test_the_vote_of_an_input_of_length_1_has_a_length_near_1_at_first():
+    rng, layer = np.random.default_rng(0), Capsules(inputs=40, outputs=30, width=6, d=16)
+    U = rng.standard_normal((40, 6))
+    said, _ = votes(U / np.linalg.norm(U, axis=-1, keepdims=True), layer.init(rng, np.float64).W)
+    assert (said**2).sum(-1).mean() == pytest.approx(1, abs=0.05)
+
+
 def test_the_same_in_any_order_of_inputs_and_of_outputs():
     U, order = drawn(inputs, outputs, d), np.array([3, 0, 4, 1, 2])
     np.testing.assert_allclose(route(U[order])[0], route(U)[0], rtol=1e-12)
