@@ -20,7 +20,7 @@ from minitransformer.attention import (
     sparse,
 )
 from minitransformer.attention.compressed import memory_compressed_attention
-from minitransformer.attention.merge import merge
+from minitransformer.attention.merge import merge, partial_attention
 from minitransformer.attention.selected.indexer import index_scores, most_wanted
 from minitransformer.functional import layer_norm, softmax
 
@@ -342,6 +342,32 @@ def test_a_window_for_the_cache_alone():
     far = np.abs(trained - written).max(1)
     assert far[:w].max() < 1e-12
     assert far[w:].min() > 1e-3
+
+
+def test_a_window_that_each_step_has_for_itself():
+    """zhuzilin/ring-flash-attention, ring_flash_attn.py, 8996282.
+
+    does     Gives window_size to the attention of each step, which compares places within the block.
+    holds    Places in the text. (Its README says that windows are not supported; nothing refuses one.)
+    wrong    With blocks of c, a query sees keys c to c + w − 1 places before it, and not those that w reaches before its block.
+    """
+    rng = np.random.default_rng(0)
+    n, c, w = 12, 6, 3
+    Q, K, V = rng.standard_normal((3, n, 5))
+    ours, before = slice(c, n), slice(0, c)  # what the second worker has, and what it is handed
+    a, b = np.arange(c)[:, None], np.arange(c)
+    window = (a - w < b) & (b <= a)
+    parts = [partial_attention(Q[ours], K[step], V[step], mask=window)[0] for step in (ours, before)]
+    (Y, _), _ = merge(*(np.stack(part) for part in zip(*parts, strict=True)))
+
+    distance = np.arange(c, n)[:, None] - np.arange(n)
+    found, _ = dot_product_attention(Q[ours], K, V, mask=np.hstack([window, window]))
+    assert np.allclose(Y, found)
+    far = distance[:, before][window]
+    assert far.min() == c
+    assert far.max() == c + w - 1
+    right, _ = dot_product_attention(Q[ours], K, V, mask=(0 <= distance) & (distance < w))
+    assert np.abs(Y - right).max(1).min() > 0.01
 
 
 def test_which_two_heads_are_subtracted():
