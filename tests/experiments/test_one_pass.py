@@ -12,9 +12,11 @@ def test_that_there_is_a_future_matters_to_routing_and_which_does_not():
         if trial.attention.startswith("window"):
             assert np.array_equal(once, alone)
             assert np.array_equal(once, false)
-        elif trial.attention.startswith("reformer"):  # no hindsight beyond two standard errors
+        elif trial.attention.startswith("reformer"):  # no hindsight to speak of: six chances to be beyond two errors
             for other in (alone, false):
-                assert abs((other - once).mean()) < 2 * (other - once).std() / 32**0.5 + 1e-4
+                assert abs((other - once).mean()) < 3 * (other - once).std() / 32**0.5 + 1e-4
+                assert abs((other - once).mean()) < 0.005
         else:
             assert (alone - once).mean() < -0.03
-            assert abs((false - once).mean()) < (false - once).std() / 32**0.5
+            assert abs((false - once).mean()) < 2.5 * (false - once).std() / 32**0.5
+            assert abs((false - once).mean()) < 0.5 * (once - alone).mean()
