@@ -121,6 +121,10 @@
     input.append(play, cell.reset)
     try { pre.contentEditable = "plaintext-only" } catch { pre.contentEditable = "true" }
     pre.spellcheck = false
+    pre.tabIndex = 0
+    new MutationObserver(() => { // whenever a page grows, by an output for example, its theme takes the tab key from code
+      if (pre.tabIndex < 0) pre.tabIndex = 0
+    }).observe(pre, { attributeFilter: ["tabindex"] })
     pre.setAttribute("role", "textbox")
     pre.setAttribute("aria-multiline", "true")
     pre.setAttribute("aria-label", `code of cell ${cell.number}; Shift and Enter run it`)

@@ -1,6 +1,12 @@
 // The theme calls its search button other than what stands on it, which a voice would have to know.
 document.querySelectorAll(".search-button-field").forEach(button => button.removeAttribute("aria-label"))
 
+// On a narrow page Escape closes a list; the theme took the focus off the button that opened it, and can't give it back.
+for (const list of ["primary", "secondary"])
+  document.querySelector(`#pst-${list}-sidebar-modal`)?.addEventListener("close", () => setTimeout(() => {
+    if (document.activeElement === document.body) document.querySelector(`button.${list}-toggle`)?.focus()
+  }))
+
 // Each cell has the id of the notebook's cell, for what runs it.
 document.querySelectorAll("div.cell[id^='cell-']").forEach(cell => { cell.dataset.cell = cell.id.slice(5) })
 
@@ -34,8 +40,7 @@ const reach = () => {
   document.querySelectorAll("article :is(pre, mjx-container[display], .wide mjx-container, .output, figure, .pst-scrollable-table-container)").forEach(element => {
     if (element.scrollWidth > element.clientWidth + 1) Object.assign(element, { tabIndex: 0 }).ariaLabel ||= name(element)
   })
-  document.querySelectorAll("pre[contenteditable]").forEach(pre => { pre.tabIndex = 0 })
 }
-const later = () => [0, 600].forEach(wait => setTimeout(reach, wait)) // the theme decides on code after a while, and forgets what is edited
+const later = () => [0, 600].forEach(wait => setTimeout(reach, wait)) // the theme decides on code after a while
 addEventListener("load", () => (window.MathJax?.startup?.promise ?? Promise.resolve()).then(later))
 addEventListener("resize", later)

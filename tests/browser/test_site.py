@@ -278,11 +278,41 @@ def test_the_tab_key_comes_by_every_link_of_a_page(site):
     wanted = page.ask("[...document.querySelectorAll('article a[href]:not(.headerlink)')].map(a => a.href)")
     reached = []
     for _ in range(150):
-        for kind in ("rawKeyDown", "keyUp"):
-            page.send("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        press(page, "Tab", 9)
         reached.append(page.ask("document.activeElement.href ?? null"))
     assert len(wanted) > 20
     assert set(wanted) <= set(reached)
+
+
+def press(page, key, code, **typed):
+    """Press a key, and let it go."""
+    for kind in ("keyDown" if typed else "rawKeyDown", "keyUp"):
+        page.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **typed)
+
+
+def test_escape_leads_from_a_list_back_to_its_button(site):
+    site.open("02_self_attention.html", 820)
+    page = site.page
+    page.send("Emulation.setFocusEmulationEnabled", enabled=True)
+    for name in ("primary", "secondary"):
+        opens = f"document.querySelector('dialog[open]')?.id == 'pst-{name}-sidebar-modal'"
+        page.ask(f"document.querySelector('button.{name}-toggle').focus(), true")
+        press(page, "Enter", 13, text="\r")
+        wait(lambda opens=opens: page.ask(opens), f"the {name} list")
+        press(page, "Escape", 27)
+        wait(lambda: page.ask("!document.querySelector('dialog[open]')"), "a page without it")
+        here = f"document.activeElement.matches('button.{name}-toggle')"
+        wait(lambda here=here: page.ask(here), "its button in focus", 10)
+
+
+def test_code_keeps_the_tab_key_when_a_page_grows(site):
+    """The theme looks at all code anew then, and takes it from what does not scroll: from cells that one can edit, too."""
+    site.open("02_self_attention.html", 1300)
+    page, cells = site.page, "[...document.querySelectorAll('pre[contenteditable]')]"
+    wait(lambda: page.ask(f"{cells}.length"), "cells that run")
+    page.ask("document.querySelector('#main-content').append(document.createElement('p')), true")
+    page.ask("new Promise(done => setTimeout(done, 900))")
+    assert page.ask(f"{cells}.every(cell => cell.tabIndex === 0)")
 
 
 TRIAL = """<!doctype html><html lang="en"><title>trial</title><script>console.error("oh")</script><article>
