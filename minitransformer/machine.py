@@ -4,6 +4,7 @@ import ctypes
 import functools
 import os
 import platform
+import socket
 import subprocess
 import threading
 import tracemalloc
@@ -23,6 +24,8 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
 _SET_BY_USER = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}
 _everything_is_kept: list[bool] = []
 
+LOOPBACK = "127.0.0.1"  # who reaches a kernel or a scheduler can run code: nobody from outside does
+
 # where Linux says in which control groups this process is, and how much memory each of them may use
 GROUPS, CONTROL = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
@@ -41,6 +44,15 @@ def may_open_many_files(many: int = 4096) -> None:
         allowed = many if most == resource.RLIM_INFINITY else min(many, most)
         if now != resource.RLIM_INFINITY and now < allowed:
             resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+
+
+def refuse_no_loopback() -> None:
+    """Raise OSError where a process can't reach another one of this machine: a kernel or a worker would be waited for in vain."""
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    except OSError as error:
+        raise OSError(f"{LOOPBACK}, by which processes of this machine reach each other: {error}") from None
 
 
 @functools.cache

@@ -13,6 +13,8 @@ import pytest
 import minitransformer as mt
 from minitransformer import machine
 from minitransformer.backend import available
+from minitransformer.book import running
+from minitransformer.experiments import run
 from minitransformer.machine import circumstances, cores, processor
 from tests.fresh_python import fresh_python
 
@@ -119,6 +121,18 @@ def test_as_many_files_may_be_open_as_the_system_allows():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="speaks to the allocator of Linux")
+def test_without_a_loopback_nobody_is_waited_for(monkeypatch):
+    """As in a container without a network: it can be listened at, and not reached."""
+
+    def unreachable(*_, **__):
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(machine.socket, "create_connection", unreachable)
+    for starts in (running.jupyter, run._client(None, None, workers=1, trials=1).__enter__):
+        with pytest.raises(OSError, match=r"127\.0\.0\.1, by which processes .* reach each other: .*unreachable"):
+            starts()
+
+
 def test_no_page_is_asked_for_twice():
     *kept, faults = fresh_python(CODE).split()
     if kept != ["True", "True"]:

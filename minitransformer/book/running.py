@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from minitransformer.machine import refuse_no_loopback
+
 LONGEST_START = 300  # seconds, of a kernel, on a machine that is busy
 THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -84,7 +86,10 @@ def clear(notebook: Any) -> None:
 
 
 def jupyter() -> tuple[Any, ...]:
-    """The packages that run a notebook, imported only now: the rest of the book does not need them."""
+    """The packages that run a notebook, imported only now: the rest of the book does not need them.
+
+    raises   BookError for one that is not there, OSError where a kernel could not be reached
+    """
     try:
         import ipykernel  # noqa: F401  (starts in a process of its own, where its absence would be a riddle)
         import nbformat  # noqa: F401
@@ -93,6 +98,7 @@ def jupyter() -> tuple[Any, ...]:
         from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
     except ImportError as error:
         raise BookError(f"notebooks need {error.name}: `make book`, or pip install nbclient ipykernel") from None
+    refuse_no_loopback()
 
     failures = (CellExecutionError, CellTimeoutError, DeadKernelError)
 

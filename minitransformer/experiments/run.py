@@ -26,11 +26,10 @@ from minitransformer import files
 from minitransformer.experiments.record import RECORDS, Record, digest, plain, read, write
 from minitransformer.experiments.speed import on
 from minitransformer.extensions import ReaderFile
-from minitransformer.machine import circumstances, cores
+from minitransformer.machine import LOOPBACK, circumstances, cores, refuse_no_loopback
 from minitransformer.ranges import so_many
 from minitransformer.terminal import columns, ctrl_c_waits
 
-LOOPBACK = "127.0.0.1"  # who reaches a scheduler can run code: nobody from outside does
 LOCAL = {
     "distributed.nanny.pre-spawn-environ.MALLOC_ARENA_MAX": 1,  # or `keep_freed_memory` has no effect in threads
     "distributed.scheduler.http.routes": [],  # call stacks, logs
@@ -212,6 +211,7 @@ def _client(scheduler: str | None, tls: dict[str, str] | None, workers: int | No
     except ImportError as error:
         raise ExperimentError(f"trials are spread by Dask: pip install distributed ({error})") from None
     if scheduler is None:
+        refuse_no_loopback()
         with dask.config.set(LOCAL), ExitStack() as stack:
             with ctrl_c_waits():  # else every worker would tell of it, in thirty lines
                 cluster = LocalCluster(
