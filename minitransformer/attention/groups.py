@@ -20,6 +20,7 @@ from minitransformer.typing import Array, checked
 def mean_pool_heads(params: Tree, heads: int, groups: int) -> Tree:
     """A tree of parameters in which every multi-head attention has `groups` heads of keys and values: means of neighbours.
 
+    All other arrays are those of the old tree, not copies of them.
     heads    H, of queries
     groups   G, must divide the number of heads of keys and values there are
     source   Ainslie et al. 2023, who go on training for a twentieth of the steps
@@ -40,6 +41,7 @@ def mean_pool_heads(params: Tree, heads: int, groups: int) -> Tree:
 def repeat_heads(params: Tree, heads: int) -> Tree:
     """The same function with a key and a value for each of H heads: the heads of a group get copies of what they share.
 
+    All other arrays are those of the old tree, not copies of them.
     heads    H, of queries
     raises   ValueError as `mean_pool_heads`
     """
