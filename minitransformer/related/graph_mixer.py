@@ -69,7 +69,7 @@ class AmongTokens(Projected):
 
 @frozen
 class GraphAttention(AmongTokens):
-    """Graph attention (GAT) among the tokens: scores are sums, LeakyReLU(a₁·v_i + a₂·v_j), in a window or among all.
+    """Graph attention (GAT) in a window or among all: a score is LeakyReLU of a number of the one token plus one of the other.
 
     radius    a token sees those at most this far away; None: all
     dynamic   scores a·LeakyReLU(q_i + k_j), of which every token has an order of its own (GATv2)

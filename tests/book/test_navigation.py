@@ -330,6 +330,7 @@ def test_the_map_has_a_line_for_each(root):
         assert [re.match(r"\| `(.+?)` \|", line)[1] for line in lines] == list(names)
         for line in lines:
             assert all(cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]), line
+            assert "_" not in re.sub(r"`.*?`|\]\(.*?\)", "", line), "an index, which a table does not set"
 
 
 def test_a_term_is_in_bold_in_its_chapter_and_explained_once(root):
