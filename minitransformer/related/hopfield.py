@@ -156,7 +156,8 @@ def dense_energy(
 
         E(s) = −Σ_j F(⟨x_j, s⟩),   F(z) = z^power, or exp z without a power; then E is given as −ln of the sum
 
-    The logarithm keeps the order of energies, and the exponential of a large overlap from being infinite.
+    The logarithm keeps the order of energies, and the exponential of a large overlap from being infinite. Without patterns E is
+    0, and ∞ without a power.
     source   Krotov and Hopfield 2016 (powers); Demircigil et al. 2017 (exp)
     cost     O(m d)
     raises   TypeError for a wrong shape or dtype
@@ -164,9 +165,10 @@ def dense_energy(
     one_dtype(X=X, s=s)
     overlaps = s @ X.T
     if power is not None:
-        return np.asarray(-_power(overlaps, power).sum(-1))
+        return np.asarray(0 - _power(overlaps, power).sum(-1))
     top = overlaps.max(-1, initial=np.finfo(s.dtype).min)
-    return np.asarray(-(top + np.log(np.exp(overlaps - top[..., None]).sum(-1))))
+    with np.errstate(divide="ignore"):  # without patterns it is −ln 0
+        return np.asarray(-(top + np.log(np.exp(overlaps - top[..., None]).sum(-1))))
 
 
 @checked

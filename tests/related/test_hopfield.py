@@ -121,6 +121,12 @@ def test_a_sweep_is_the_difference_of_energies_neuron_by_neuron(power):
     assert np.isclose(told, energy(s) if power else -np.log(-energy(s)))
 
 
+@pytest.mark.parametrize(("power", "E"), [(3, "0.0"), (None, "inf")])
+def test_without_patterns_there_is_an_energy_and_no_warning(power, E):
+    """The sum of nothing, and −ln of it."""
+    assert str(dense_energy(np.empty((0, 4)), np.ones(4), power=power)) == E
+
+
 def test_a_dense_memory_keeps_what_the_classical_one_has_lost():
     """60 patterns of 60 neurons; and the exponential of a large overlap is no infinity, in float32 either."""
     rng = np.random.default_rng(5)
