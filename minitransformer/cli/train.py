@@ -135,6 +135,8 @@ def _go_on(args: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
     from minitransformer.training.checkpoint import load, refuse_other_data
     from minitransformer.training.recipes import choices
 
+    if not args.out.exists():
+        raise ValueError(f"{args.out}: there is no such file; --resume goes on with the one that --out names")
     found = load(args.out)
     if found.data.get("task") != args.task:
         raise ValueError(f"--task {args.task}: the run in {args.out} is of the task {found.data.get('task')}")

@@ -290,7 +290,7 @@ def test_a_text_that_can_not_be_learned_from(folder, capsys, content, message):
         (("--context", 10**9), "context 1000000000"),
         (("--attention", "nonsense"), "attention: no 'nonsense'; there are"),
         (("--positions", "nonsense"), "positions: no 'nonsense'; there are"),
-        (("--resume",), "run.safetensors: there is no such file"),
+        (("--resume",), "run.safetensors: there is no such file; --resume goes on with the one that --out names"),
         (("--out", ""), "--out '.' is a folder: a checkpoint needs the name of a file"),
         (("--out", "mine.txt/.."), "is a folder: a checkpoint needs the name of a file"),
     ],
