@@ -132,6 +132,17 @@ def test_the_core_is_the_function_and_adds_its_penalty():
     assert not added_losses(core(penalty=0.0)(params, Q, K, V)[1])[0]
 
 
+def test_the_limit_is_the_longest_distance_and_what_a_span_is_a_part_of():
+    """With s_max = 4, z = 4 · span, and nothing further away than 4 is seen, whatever the ramp says."""
+    Q, K, V = heads()
+    span = np.array([0.1, 0.6, 1.0])
+    Y, pullback = core(limit=4, penalty=0.7)(SpanParams(span), Q, K, V)
+    for b, h in np.ndindex(B, H):
+        np.testing.assert_allclose(Y[b, h], loops(Q[b, h], K[b, h], V[b, h], 4 * span[h], 3, 4), rtol=1e-10, atol=1e-14)
+    assert added_losses(pullback) == [pytest.approx(0.7 * 4 * span.mean())]
+    check_pullback(core(limit=4), SpanParams(0.9 * span), Q, K, V, entries=8)
+
+
 def test_a_span_is_brought_back_after_a_step():
     moved = core().after_step(SpanParams(np.array([-0.1, 0.4, 1.3])), None, np.random.default_rng(0))
     np.testing.assert_array_equal(moved.span, [0, 0.4, 1])

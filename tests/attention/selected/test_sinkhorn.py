@@ -209,7 +209,8 @@ def some(core):
 
 @pytest.mark.parametrize("cut", [None, 2])
 def test_the_core_makes_the_order_of_sums_of_keys(cut):
-    core = Sinkhorn(H, D, 20, block=BLOCK, cut=cut)
+    own = {"block": BLOCK, "cut": cut, "iterations": 3, "temperature": 0.6}
+    core = Sinkhorn(H, D, 20, **own)
     params = some(core)
     assert params.W_2.shape == (H, D, 7)
     Q, K, V, _ = heads()
@@ -220,7 +221,7 @@ def test_the_core_makes_the_order_of_sums_of_keys(cut):
         hidden = [max(x @ params.W_1[h, :, a] + params.b_1[h, a], 0) for a in range(D)]
         R[b, h, u] = np.array(hidden) @ params.W_2[h, :, :BLOCKS]
     Y, _ = core(params, Q, K, V, mask=mask)
-    want, _ = sinkhorn_attention(Q, K, V, R, block=BLOCK, cut=cut, mask=mask)
+    want, _ = sinkhorn_attention(Q, K, V, R, mask=mask, **own)
     np.testing.assert_allclose(Y, want, rtol=1e-9, atol=1e-12)
     check_pullback(partial(core, mask=mask), params, Q, K, V, entries=15)
 
