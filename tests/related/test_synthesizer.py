@@ -12,7 +12,7 @@ from minitransformer.attention import MultiHeadAttention, attend, attention_of, 
 from minitransformer.positions import T5Bias
 from minitransformer.pullback import tree_bytes
 from minitransformer.related import Synthesizer, SynthesizerParams
-from minitransformer.related.synthesizer_logits import RandomParams
+from minitransformer.related.synthesizer_logits import Products, RandomParams
 from tests.pieces import in_pieces
 
 H, d, longest = 2, 6, 20
@@ -140,6 +140,19 @@ def test_a_head_of_a_model_is_that_equation():
         S = np.exp(hidden @ W_2 + b_2)
         heads.append(S / S.sum(1, keepdims=True) @ (X @ params.W_v[:, columns]))
     np.testing.assert_allclose(ours, np.concatenate(heads, 1) @ params.W_o, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_as_they_are_drawn_have_a_variance_near_one_or_below(kind):
+    """Where tokens say something, with queries of variance one. Biases are zero, and the gate is half open."""
+    rng, part = np.random.default_rng(0), Synthesizer(8, 16, 64, kind, "gated", rank=4)
+    params = part.init(rng, np.float64)
+    S, _ = part._logits(params, rng.standard_normal((8, 64, 16)), 64, 64)
+    S = S.queries @ S.keys.mT if isinstance(S, Products) else S
+    assert 0.15 < S.var() < 1.15
+    assert (S.var() > 0.85) == ("random" in kind)
+    assert all((b == 0).all() for path, b in mt.tree_items(params) if path.split(".")[-1].startswith("b"))
+    assert params.alpha == 0
 
 
 def test_logits_of_zero_are_a_mean():
