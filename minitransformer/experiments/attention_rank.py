@@ -57,11 +57,11 @@ def run(trial: Trial) -> dict[str, Any]:
     rng = np.random.default_rng(1)
     d = model.width // model.heads
     Q, K = rng.standard_normal((2, model.heads, trial.n, d))
-    trained, heads, ranks, used, errors = _measure(model, params, tokens, rng)
+    trained, heads, ranks, used, errors = measure(model, params, tokens, rng)
     del params  # two BERTs at once would take twice the memory
-    fresh, _, _, used_fresh, _ = _measure(model, model.init(np.random.default_rng(0)), tokens[:1], None)
+    fresh, _, _, used_fresh, _ = measure(model, model.init(np.random.default_rng(0)), tokens[:1], None)
     A, _ = softmax(Q @ K.mT / np.sqrt(d))
-    of_random = held(A)[..., _first(trial.n)].mean(0)
+    of_random = held(A)[..., places(trial.n)].mean(0)
     return {
         "text": {"name": python_docs().name, "sha256": python_docs().sha256},
         "trained": trained.round(4).tolist(),
@@ -86,7 +86,7 @@ def relative_error(Y: Array, want: Array) -> Array:
     return np.linalg.norm(Y - want, axis=(-2, -1)) / np.linalg.norm(want, axis=(-2, -1))
 
 
-def _first(n: int) -> Array:
+def places(n: int) -> Array:
     """Where each r of RANKS stands among 1 … n; the last place for an r beyond n."""
     return np.minimum(RANKS, n) - 1
 
@@ -102,7 +102,7 @@ def heads_of(model: BERT, params: SequenceParams, tokens: Array) -> Iterator[tup
         yield Q, K, V, A
 
 
-def _measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.Generator | None) -> Any:
+def measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.Generator | None) -> Any:
     """Curves (blocks, ranks), heads at n/4 (passages, blocks, heads), ranks of scores, keys in use; with a generator, errors."""
     curves = np.zeros((len(tokens), model.depth, len(RANKS)))
     quarter = np.zeros((len(tokens), model.depth, model.heads))
@@ -112,7 +112,7 @@ def _measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.
         for block, (Q, K, V, A) in enumerate(heads_of(model, params, row[None])):
             left, sigma, right = np.linalg.svd(A)
             share = held_of(sigma)
-            curves[passage, block] = share[:, _first(len(row))].mean(0)
+            curves[passage, block] = share[:, places(len(row))].mean(0)
             quarter[passage, block] = share[:, len(row) // 4 - 1]
             used[passage, block] = in_use(A).mean()
             ranks[passage, block] = np.linalg.matrix_rank(Q @ K.mT).max()

@@ -2,6 +2,7 @@
 
 import importlib.util
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -37,6 +38,30 @@ def test_the_record_is_what_the_model_says():
     Q, K, _, A = next(experiment.heads_of(*first, experiment.passages_of(docs, tokenizer, 4, 512)[:1]))
     np.testing.assert_allclose(held(A)[:, 127], kept["heads"][0][0], rtol=0, atol=2e-3)
     assert np.linalg.matrix_rank(Q @ K.mT).tolist() == [32] * 12
+
+
+def test_what_is_measured_of_heads_that_look_at_themselves_alone(monkeypatch):
+    """All n singular values of the identity are 1, so the first r hold r/n, a quarter n/4 of them; a row uses one key."""
+    n, model = 128, SimpleNamespace(depth=2, heads=3)
+    Q = np.random.default_rng(0).standard_normal((3, n, 5))
+    alone = np.broadcast_to(np.eye(n), (3, n, n))
+    monkeypatch.setattr(experiment, "heads_of", lambda *_: iter([(Q, Q, Q, alone)] * model.depth))
+    curves, quarter, ranks, used, errors = experiment.measure(
+        model, None, np.zeros((2, n), int), np.random.default_rng(1)
+    )
+    for k, r in enumerate(experiment.RANKS):
+        np.testing.assert_allclose(curves[:, k], min(r / n, 1))
+    np.testing.assert_allclose(quarter, np.full((2, 2, 3), 1 / 4))
+    assert ranks.tolist() == [5, 5]
+    np.testing.assert_allclose(used, 1)
+    assert errors["best", 128].max() < 1e-12  # with all of them nothing is lost
+
+
+def test_averages_are_those_of_neighbours():
+    E = experiment.averages(3, 7)
+    np.testing.assert_allclose(
+        E * [[3], [2], [2]], [[1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1]]
+    )
 
 
 def test_curves_rise_to_one(ranks):
