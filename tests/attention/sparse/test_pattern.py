@@ -245,6 +245,13 @@ def test_a_graph_that_one_knows():
     assert sides.spectral_gap() == pytest.approx(1 / 2), "of −1/2 the size counts"
 
 
+def test_what_swings_from_side_to_side_is_not_mixed():
+    """Two camps of n, each of which sees the other: the walk has the eigenvalues 1, 1/(n + 1) and −(n − 1)/(n + 1)."""
+    n = 5
+    camps = Graph(np.kron([[False, True], [True, False]], np.ones((n, n), bool)))
+    assert camps.spectral_gap() == pytest.approx(1 - (n - 1) / (n + 1))
+
+
 @pytest.mark.parametrize(
     ("A", "error", "says"),
     [
