@@ -54,7 +54,7 @@ def run(trial: Trial) -> dict[str, Any]:
     other     after the steps, on the same others
     mean      of the average of all values in place of Y
     """
-    fitted_to, others = _samples(trial)
+    fitted_to, others = samples_of(trial)
     averaged = np.tile(averages(trial.k, trial.n).astype(np.float32), (fitted_to[0][0].shape[0], 1, 1))
     E, F = fit(fitted_to, averaged, trial)
 
@@ -71,7 +71,7 @@ def run(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _samples(trial: Trial) -> tuple[list[Sample], list[Sample]]:
+def samples_of(trial: Trial) -> tuple[list[Sample], list[Sample]]:
     """Q, K, V of the heads (heads, n, d) on the passages to be fitted to, and on others."""
     if trial.block is None:
         rngs = [np.random.default_rng(seed) for seed in range(4)]
