@@ -217,6 +217,8 @@ def test_a_pattern_that_no_state_sees_adds_nothing_to_the_energy():
         for one, wanted in zip(other, found[0], strict=True):
             np.testing.assert_allclose(one, wanted, atol=1e-12)
     np.testing.assert_allclose(hopfield_energy(Q, K[..., :0, :])[0], (Q * Q).sum(-1) / 2)
+    alone, _ = hopfield_energy(Q, K[..., seen, :], beta)
+    np.testing.assert_allclose(found[0][0], alone, atol=1e-12, err_msg="m and M are those of the patterns that it sees")
 
 
 def test_of_no_queries_there_is_nothing_to_retrieve(tier):
