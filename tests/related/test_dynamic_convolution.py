@@ -272,6 +272,9 @@ def test_how_a_block_starts():
     assert 0.2 < weights.max(-1).mean() < 0.4
     V, _ = glu(X, params.U_1, params.U_2)
     np.testing.assert_allclose(weights, softmax(np.einsum("bnd,dhk->bnhk", V, params.kernel))[0], rtol=1e-4)
+    light = LightweightConvolution(1200, 300, taps=11).init(np.random.default_rng(0)).kernel
+    assert light.shape == (300, 11)
+    assert abs(light.std() / np.sqrt(2 / (11 * 301)) - 1) < 0.05
 
 
 def test_what_is_refused():
