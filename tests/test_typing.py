@@ -11,6 +11,7 @@ import pytest
 import minitransformer
 from minitransformer.attention import MultiHeadAttention
 from minitransformer.backend import available, backend, current
+from minitransformer.functional import softmax
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
 
@@ -44,6 +45,15 @@ def test_other_types_are_refused(dtype):
 def test_other_things_than_arrays_are_refused(A):
     with pytest.raises(TypeError, match=r"parameter 'A'|A: a list should be an array; np.array makes one of it"):
         product(A, np.ones((2, 2)))
+
+
+def test_what_stands_in_the_place_of_an_array_is_named():
+    """A value that was not taken from its pullback, and parameters in the place of X."""
+    X, layer = np.ones((3, 4)), MultiHeadAttention(4, 2)
+    with pytest.raises(TypeError, match=r"^S: a tuple should be an array; it is a value with its pullback, Y, pullback = "):
+        softmax(softmax(X))
+    with pytest.raises(TypeError, match="^X: a MultiHeadParams should be an array$"):
+        layer(X, layer.init(np.random.default_rng(0)))
 
 
 def test_an_integer_is_a_fine_number(rng):

@@ -18,7 +18,7 @@ from minitransformer.checks.arrays import (
 )
 from minitransformer.checks.choices import of_choices, within
 from minitransformer.checks.forms import fit, form_of
-from minitransformer.pullback import tree_items
+from minitransformer.pullback import is_named, tree_items
 
 # Arguments of a core behind Q, K and V that are no streams; all others there are streams
 NO_STREAMS = {"streams", "causal", "mask", "rng", "state"}
@@ -106,6 +106,13 @@ def asked_of(function: Callable[..., Any]) -> Asked:
     )
 
 
+def _made_of(value: Any) -> str:
+    """How an array is made of a list or a tuple that was given in its place."""
+    if len(value) == 2 and callable(value[1]):
+        return "; it is a value with its pullback, Y, pullback = f(...)"
+    return "" if is_named(value) else "; np.array makes one of it"
+
+
 def examine(arguments: dict[str, Any], asked: Asked) -> None:
     """Raise TypeError or ValueError for arrays, options, heads or parameters that are not what the function wants."""
     for name, value in arguments.items():
@@ -115,7 +122,7 @@ def examine(arguments: dict[str, Any], asked: Asked) -> None:
         if name != "params":  # they are checked below
             arrays_where_said(value, name)
         if name in asked.arrays and isinstance(value, (list, tuple)):
-            raise TypeError(f"{name}: a {type(value).__name__} should be an array; np.array makes one of it")
+            raise TypeError(f"{name}: a {type(value).__name__} should be an array{_made_of(value)}")
         if name in asked.integers and value is not None:
             integers(name, value)
         if name in asked.choices:
