@@ -30,10 +30,14 @@ from minitransformer.registry import named
 from minitransformer.typing import Checked, checked
 
 Curve = Literal["log", "power", "weighted"]
-CURVES: dict[str, Callable[..., Encoding]] = {"log": KerpleLog, "power": KerplePower, "weighted": KerpleWeighted}
+CURVES: dict[str, Callable[[int], KerpleLog | KerplePower | KerpleWeighted]] = {
+    "log": KerpleLog,
+    "power": KerplePower,
+    "weighted": KerpleWeighted,
+}
 
 
-def kerple(heads: int, curve: Curve = "log") -> Encoding:
+def kerple(heads: int, curve: Curve = "log") -> KerpleLog | KerplePower | KerpleWeighted:
     """KERPLE with one of its three curves. Raises ValueError for another one."""
     choose("curve", curve, Curve)
     return CURVES[curve](heads)

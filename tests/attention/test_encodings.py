@@ -203,8 +203,7 @@ def test_the_table_says_of_every_pair_what_a_model_does():
             or (encoding is not None and not isinstance(CORES[attention], Core))
         ), why
         if why:
-            told = "DeBERTa" if positions == "deberta" else positions  # which nothing but a function makes
-            assert why.startswith((f"positions: {told} acts on ", f"positions: {told}: {attention} "))
+            assert why.startswith((f"positions: {positions} acts on ", f"positions: {positions}: {attention} "))
             assert f"{attention} {CORES[attention].unplaced}" in why
             with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
                 mixer_of(attention, encoding, width=D, heads=H, groups=None, longest=40)
