@@ -53,4 +53,7 @@ def must_matter(
             if not same(before, after):
                 return
             tried.append(other)
-    raise AssertionError(f"{option} of {name!r} is {value!r}; with {tried} all is the same")
+    raise AssertionError(
+        f"{option} of {name!r} is {value!r}; with {tried} all is the same. Where it matters beside another option only, name "
+        "that in BASES"
+    )
