@@ -50,9 +50,11 @@ def test_other_things_than_arrays_are_refused(A):
 def test_what_stands_in_the_place_of_an_array_is_named():
     """A value that was not taken from its pullback, and parameters in the place of X."""
     X, layer = np.ones((3, 4)), MultiHeadAttention(4, 2)
-    with pytest.raises(TypeError, match=r"^S: a tuple should be an array; it is a value with its pullback, Y, pullback = "):
+    with pytest.raises(
+        TypeError, match=r"^S: a tuple should be an array; it is a value with its pullback, Y, pullback = "
+    ):
         softmax(softmax(X))
-    with pytest.raises(TypeError, match="^X: a MultiHeadParams should be an array$"):
+    with pytest.raises(TypeError, match=r"^X: a MultiHeadParams should be an array$"):
         layer(X, layer.init(np.random.default_rng(0)))
 
 
