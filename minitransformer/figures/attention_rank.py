@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.attention_rank import RANKS
-from minitransformer.figures.style import figure, plain_ticks
+from minitransformer.figures.style import FAINT, figure, plain_ticks
 from minitransformer.typing import Array
 
 NAMED_AT = {("trained", 4): 2, ("trained", 5): 4}  # the k at which a line carries its number; all others at 16
@@ -51,7 +51,7 @@ def draw(data: AttentionRank) -> Figure:
             ax.text(RANKS[place], curve[place], f"{layer}", color=color, ha="center", va="center", bbox=around)
         ax.plot(RANKS, data.random, color="#c8553d", linestyle="--")
         ax.text(15, 0.13, "random $Q$, $K$", color="#c8553d", va="center")
-        ax.axvline(RANKS[-1] / 4, color="0.6", linewidth=1, zorder=0)
+        ax.axvline(RANKS[-1] / 4, color=FAINT, linewidth=1, zorder=0)
         ax.set(title=title, xscale="log", xlim=(1, RANKS[-1]), ylim=(0, 1.02), ylabel="part of their sum")
         plain_ticks(ax, x=[2, 8, 32, 128, 512])
     axes[-1].set_xlabel("number of singular values $k$")

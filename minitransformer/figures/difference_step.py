@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import FAINT, figure
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
@@ -76,7 +76,7 @@ def draw(d: DifferenceStep) -> Figure:
         middle = np.sqrt(start * end)
         level = factor * np.exp(np.interp(np.log(middle), np.log(d.h), np.log(curve)))
         ends = np.array([start, end])
-        ax.plot(ends, level * (ends / middle) ** power, "-", color="0.65", linewidth=1.5)
+        ax.plot(ends, level * (ends / middle) ** power, "-", color=FAINT, linewidth=1.5)
         ax.annotate(label, (middle, level), shift, textcoords="offset points", ha="center", va="center", color="0.35")
     ax.plot(d.h, d.central_float32, "-.", color="#3b8554")
     ax.plot(d.h, d.one_sided, "--", color="#c8553d")

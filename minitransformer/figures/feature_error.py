@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.linear import gaussian_rows, orthogonal_rows, performer_attention
-from minitransformer.figures.style import figure, plain_ticks
+from minitransformer.figures.style import FAINT, figure, plain_ticks
 from minitransformer.typing import Array
 
 KINDS = {  # kind of features, and whether directions are orthogonal
@@ -67,7 +67,7 @@ def draw(data: FeatureError) -> Figure:
     for ax, (size, kinds), (limits, ticks) in zip(axes, data.errors.items(), ranges, strict=True):
         for name, marker in zip(kinds, "os^D", strict=True):
             ax.plot(data.directions, data.rms(size, name), marker=marker, label=name)
-        ax.axhline(data.average[size], color="0.6", linewidth=5, linestyle="-", zorder=0, label="average of all values")
+        ax.axhline(data.average[size], color=FAINT, linewidth=5, linestyle="-", zorder=0, label="average of all values")
         ax.set(xscale="log", yscale="log", ylim=limits, xlabel="directions $R$", ylabel="relative error of $Y$")
         plain_ticks(ax, x=data.directions[::2], y=ticks)
         ax.set_title(f"entries of deviation {size:g}")

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import experiments
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import FAINT, figure
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
@@ -34,13 +34,13 @@ def draw(data: Heads) -> Figure:
     rank = np.arange(1, 73)
     for k, random in enumerate(data.random["distance"]):
         label = "random weights, 3 draws" if k == 0 else None
-        above.plot(rank, np.sort(random.ravel()), color="0.6", linestyle="--", linewidth=1.8, label=label)
+        above.plot(rank, np.sort(random.ravel()), color=FAINT, linestyle="--", linewidth=1.8, label=label)
     above.plot(rank, data.trained["distance"].ravel()[data.order], color="#20639b", linestyle="-", label="trained")
     above.set(xlabel="head, by rank", xlim=(0, 73))
     above.set(ylabel=r"weight that moves, $\frac{1}{2}\|p^* - p_1\|_1$", ylim=(0, 1))
     above.legend(loc="upper left")
     first, last = data.trained["first"].ravel(), data.trained["last"].ravel()
-    below.plot([1, 18], [1, 18], color="0.6", linestyle=":", linewidth=2)
+    below.plot([1, 18], [1, 18], color=FAINT, linestyle=":", linewidth=2)
     below.plot(first, last, "o", color="#20639b", markersize=8, alpha=0.75, linestyle="none")
     below.set(xlabel="keys in use after one step", ylabel="keys in use at the fixed point", xlim=(0, 18), ylim=(0, 18))
     return fig

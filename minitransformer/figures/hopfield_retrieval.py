@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from minitransformer.data.digits import digits
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import FAINT, figure
 from minitransformer.measurements.rows import unit
 from minitransformer.related import hopfield_attention, hopfield_energy
 from minitransformer.typing import Array
@@ -86,7 +86,7 @@ def draw(data: Retrieval) -> Figure:
         until = int((curve > 1e-11).sum()) + 1
         thick = k == SHOWN
         below.plot(
-            curve[:until], color="#c8553d" if thick else "0.7", linestyle="-", linewidth=4 if thick else 1.3,
+            curve[:until], color="#c8553d" if thick else FAINT, linestyle="-", linewidth=4 if thick else 1.3,
             zorder=3 if thick else 2,
         )  # fmt: skip
     below.set(yscale="log", xlim=(0, 45), ylim=(1e-9, 3), xlabel="updates $t$", ylabel="$E(\\xi_t) - E(\\xi^*)$")

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.attention import gated_delta_step, gated_linear_step
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import FAINT, figure
 from minitransformer.typing import Array
 
 KEYS = np.array([[1.0, 0.0], [0.8, 0.6], [0.28, 0.96]])
@@ -57,11 +57,11 @@ def draw(data: MemoryPaths) -> Figure:
     fig, axes = figure(1, 2, height=5.2)
     for ax, rules, top, title in zip(axes, ((0, 1), (2, 3)), (5.0, 1.8), TITLES, strict=True):
         x, y = np.meshgrid(np.linspace(-0.1 * top, top, 120), np.linspace(-0.1 * top, 0.9 * top, 120))
-        rings = {"levels": [0.01, 0.1, 0.5, 1.5, 4, 8, 16], "colors": "0.8", "linewidths": 1.2}
+        rings = {"levels": [0.01, 0.1, 0.5, 1.5, 4, 8, 16], "colors": FAINT, "linewidths": 1.2}
         # The other algorithm computes the last point of a ring again: whether it closes depends on the processor.
         ax.contour(x, y, loss(np.stack([x, y], -1)), algorithm="serial", **rings)
         for k, v in zip(KEYS, VALUES[:, 0], strict=True):
-            ax.axline(tuple(k * v), tuple(k * v + [-k[1], k[0]]), color="0.5", linewidth=1.2, linestyle="-")
+            ax.axline(tuple(k * v), tuple(k * v + [-k[1], k[0]]), color="0.25", linewidth=1.2, linestyle="-")
         for rule in rules:
             name, path = RULES[rule], data.paths[rule]
             ax.plot(*path.T, marker="os^D"[rule], markersize=8, color=COLOURS[rule], linestyle=LINES[rule], zorder=3)

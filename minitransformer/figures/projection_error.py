@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.style import figure, plain_ticks
+from minitransformer.figures.style import FAINT, figure, plain_ticks
 from minitransformer.measurements.low_rank import predicted_error, projected_errors, random_attention, rows_needed
 from minitransformer.typing import Array
 
@@ -45,7 +45,7 @@ def draw(data: ProjectionError) -> Figure:
     ax.axhline(EPS, color="0.4", linewidth=1.5, linestyle="-")
     ax.plot([data.needed], [EPS], "k*", markersize=20)
     ax.annotate("Theorem 1\nfor ε = ½", (data.needed, EPS), (14, -48), textcoords="offset points")
-    ax.axvline(data.n, color="0.7", linewidth=1, linestyle="-", zorder=0)
+    ax.axvline(data.n, color=FAINT, linewidth=1, linestyle="-", zorder=0)
     ax.set(xscale="log", yscale="log", xlabel="rows $k$ of $R$", ylabel="relative error")
     ax.set_xticks([8, 32, 128, 512, 2048], ["8", "32", "128", "512 = n", "2048"])
     plain_ticks(ax, y=[0.1, 1, 10])

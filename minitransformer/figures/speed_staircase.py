@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.figures.speed import Speed, data, stairs
-from minitransformer.figures.style import figure, plain_ticks
+from minitransformer.figures.style import FAINT, figure, plain_ticks
 
 __all__ = ["data", "digits", "draw", "times"]
 
@@ -16,7 +16,7 @@ def draw(data: Speed) -> Figure:
     spread = np.abs([np.percentile(runs, (25, 75)) for runs in data.rates.values()] - rates[:, None]).T
     places, roofs = np.arange(len(rates)), [data.roof_of(name) for name in data.rates]
     least = rates.min() / 6
-    ax.hlines(places, rates, roofs, color="0.75", linewidth=2)
+    ax.hlines(places, rates, roofs, color=FAINT, linewidth=2)
     ax.plot(roofs, places, "|", color="0.35", markersize=18, markeredgewidth=2.5, linestyle="none")
     ax.errorbar(rates, places, xerr=spread, fmt="o", color="#20639b", ecolor="0.1", markersize=12, linestyle="none")
     ax.text(0.8 * roofs[0], -0.2, "its roof", ha="right", va="bottom")

@@ -26,6 +26,7 @@ COLOURS = 256  # in a picture's palette, which makes it less than half as heavy
 LETTERS = {"#c8553d": "#c14e36", "#3b8554": "#37804f", "#b8860b": "#8f6608"}
 
 WEIGHTS = "Blues"  # of attention and of gates: white is none, and the darker, the larger
+FAINT = "0.55"  # the lightest grey of a line that says something: white is 3.3 times lighter; what is paler only parts
 SIGNED = "RdBu"  # numbers around zero: white is zero, blue positive, red negative (in grey see `minuses`)
 
 STYLE = {
@@ -91,7 +92,7 @@ def weights_and_hatches(ax: Any, A: Any, hidden: Any, *, most: float = 1.0) -> A
     The n queries are the last n of the m positions, which are counted from 1. Returns the image, for a bar of colours.
     """
     n, m = A.shape
-    hatches = {"facecolor": "white", "edgecolor": "0.75", "hatch": "////", "linewidth": 0, "zorder": -1}
+    hatches = {"facecolor": "white", "edgecolor": FAINT, "hatch": "////", "linewidth": 0, "zorder": -1}
     ax.add_patch(Rectangle((0.5, m - n + 0.5), m, n, **hatches))  # seen where nothing is drawn
     edges = (0.5, m + 0.5, m + 0.5, m - n + 0.5)
     image = ax.imshow(np.ma.masked_where(hidden, A), cmap=WEIGHTS, vmin=0, vmax=most, extent=edges)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import FAINT, figure
 from minitransformer.positions import sinusoids
 from minitransformer.typing import Array
 
@@ -38,7 +38,7 @@ def draw(data: TableRank) -> Figure:
         if (rank := data.rank[name]) < len(sizes):
             ax.plot(rank, sizes[rank - 1], "o", color=line.get_color(), markersize=9)
             ax.annotate(f"{rank}", (rank, sizes[rank - 1]), (9, 8), textcoords="offset points")
-    ax.axhline(SMALL, color="0.6", linewidth=1, linestyle="-", zorder=0)
+    ax.axhline(SMALL, color=FAINT, linewidth=1, linestyle="-", zorder=0)
     ax.set(yscale="log", ylim=(SMALL / 1000, 2e3), xlim=(0, data.width), xlabel="number $r$", ylabel=r"$\sigma_r$")
     ax.set_xticks([0, 200, 400, 600, data.width])
     ax.legend(loc="lower right", bbox_to_anchor=(1, 0.34))

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.training_text import EVERY
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import FAINT, figure
 from minitransformer.typing import Array
 
 
@@ -45,7 +45,7 @@ def draw(data: TrainingText) -> Figure:
     fig, (ax, judged) = figure(2, 1, width=10.0, height=10.5, height_ratios=(4, 5))
     for k, (losses, looks) in enumerate(zip(data.losses, data.looks, strict=True)):
         name = "_" * (k > 0)  # one entry in the legend for all seeds
-        thin = {"color": "0.65", "linewidth": 1.4, "linestyle": "-"}
+        thin = {"color": FAINT, "linewidth": 1.4, "linestyle": "-"}
         ax.plot(data.steps, losses, label=f"{name}training, means of 20 steps", **thin)
         ax.plot(data.looked, looks, color="#20639b", linestyle="-", label=f"{name}held-out, a few windows")
     ax.set(xlabel="step", ylabel="bits per byte", ylim=(1, 5), xlim=(0, data.steps[-1]))

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.selected.reformer import hash_buckets
 from minitransformer.backend import backend
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import FAINT, figure
 from minitransformer.typing import Array
 
 KEYS, ROUNDS = 48, 8  # how many keys, and rounds at most
@@ -77,7 +77,7 @@ def still(data: dict[str, Any]) -> Figure:
     for buckets, marker in ((4, "o"), (8, "s"), (16, "^")):
         each = compute(data, buckets, 1, 40.0)
         right.plot(each["keys_met"], each["weight_found"], marker=marker, markersize=8, label=f"{buckets} buckets")
-    right.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1.5)
+    right.plot([0, 1], [0, 1], color=FAINT, linestyle="--", linewidth=1.5)
     right.set(xlim=(0, 1), ylim=(0, 1.04), xlabel="share of the keys met", ylabel="share of weight found")
     right.set(xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
     right.legend(loc="lower right", handlelength=1.5, borderaxespad=0)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.linear import performer_attention
 from minitransformer.backend import backend
-from minitransformer.figures.style import figure, plain_ticks
+from minitransformer.figures.style import FAINT, figure, plain_ticks
 from minitransformer.typing import Array
 
 KINDS = ("positive", "hyperbolic", "trigonometric")
@@ -72,7 +72,7 @@ def still(data: dict[str, Any]) -> Figure:
         for kind, look in (("positive", "C0o-"), ("trigonometric", "C3D:")):  # as in `feature_error`
             found = compute(data, kind, FEWER[0], size)
             ax.plot(FEWER, found["medians"], look, markersize=8, label=kind)
-        ax.axhline(found["average"], color="0.7", linewidth=5, linestyle="-", zorder=0, label="average of values")
+        ax.axhline(found["average"], color=FAINT, linewidth=5, linestyle="-", zorder=0, label="average of values")
         ax.set(xscale="log", yscale="log", xlabel="directions $R$", title=f"deviation {size:g}", ylim=(0.02, 20))
         plain_ticks(ax, x=FEWER[::2], y=[0.1, 1, 10])
     axes[0].set_ylabel("relative error of Y")

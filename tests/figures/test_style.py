@@ -138,6 +138,12 @@ def test_letters_in_the_colour_of_a_line_can_be_read(tmp_path, monkeypatch):
     assert min(contrast(word.get_color()) for word in words) >= 4.5
 
 
+def test_a_line_that_says_something_can_be_seen():
+    """Level AA wants 3 of what is no letter: of the cycle's colours, and of the faintest grey."""
+    lines = [*style.STYLE["axes.prop_cycle"].by_key()["color"], style.FAINT]
+    assert min(map(contrast, lines)) >= 3
+
+
 def test_a_minus_stands_in_what_is_clearly_negative():
     Z = np.array([[-3, -0.4, 0], [0.4, -1, 3]])
     _, axes = figure()
