@@ -26,16 +26,26 @@ document.querySelectorAll("details").forEach(folded => {
   const line = document.createElement("p"), link = document.createElement("a")
   Object.assign(link, { textContent: name, href: "#" + place.id })
   line.append(link, ": at the end of the book")
+  line.style.breakBefore = "avoid"
   place.before(line)
   end.append(place, folded)
 })
 chapters.at(-1).parentElement.append(Object.assign(document.createElement("span"), { id: "document-solutions" }), end)"""
+HEADS = """const heads = document.createElement("style")
+document.querySelectorAll("span[id^='document-']").forEach((place, k) => {
+  const chapter = place.nextElementSibling, title = chapter.firstElementChild.firstChild.textContent
+  place.style.display = "block"
+  place.style.page = chapter.style.page = "chapter-" + k
+  chapter.firstElementChild.style.breakBefore = "auto" // pages of another name begin anew anyway
+  heads.textContent += `@page chapter-${k} { @top-center { content: ${JSON.stringify(title)}; font: 8px serif } }`
+})
+document.head.append(heads)"""
 NUMBER = "<div style='font: 8px serif; width: 100%; text-align: center'><span class='pageNumber'></span></div>"
 INCH = 25.4  # millimetres
 
 
 def write(out: Path) -> None:
-    """All pages in one, with bookmarks, with links between them, and with the solutions at the end, for paper can't fold them."""
+    """All pages in one, with bookmarks, links, the chapter at their head, and solutions at the end, for paper can't fold them."""
     with tempfile.TemporaryDirectory() as folder, new_page(Path(folder, "browser")) as page:
         site.build(ROOT, Path(folder, "site"), single=True)
         page.socket.settimeout(600)
@@ -46,6 +56,7 @@ def write(out: Path) -> None:
         wait(lambda: page.ask(f"location.protocol == 'file:' && {READY}"), "the book", 600)
         page.ask(f"{SOLUTIONS}, true")
         page.ask(f"{READABLE}, true")
+        page.ask(f"{HEADS}, true")
         paper = {"paperWidth": 210 / INCH, "paperHeight": 297 / INCH}
         edges = {f"margin{side}": 18 / INCH for side in ("Top", "Bottom", "Left", "Right")}
         extras = {"generateDocumentOutline": True, "generateTaggedPDF": True, "displayHeaderFooter": True, "scale": 0.8}
