@@ -199,9 +199,9 @@ class ReaderFile(NamedTuple):
         path = Path(path).resolve()
         if path.suffix != ".py" or not path.stem.isidentifier():  # /dev/zero, too, which has no end
             raise ValueError(f"--import {path}: should have the name of a module: letters, digits and _ before .py")
-        if path.is_fifo():  # where nobody writes, reading never ends
-            raise ValueError(f"--import {path}: should be a file, and is a pipe")
         try:
+            if path.is_fifo():  # where nobody writes, reading never ends
+                raise ValueError(f"--import {path}: should be a file, and is a pipe")
             text = path.read_bytes().decode("utf-8-sig")
         except OSError as error:
             raise ValueError(f"--import {path}: {error.strerror or error}") from None

@@ -496,8 +496,9 @@ class UnchangedPullback(Pullback):
 
 @checked
 def dropout(X: Float[Array, "..."], rate: Fraction, rng: np.random.Generator | None):
-    """Set each entry to zero with probability `rate`, and divide the others by 1 − rate; with no generator, Y is X itself.
+    """Set each entry to zero with probability `rate`, and divide the others by 1 − rate.
 
+    Without a generator, or at rate 0, Y is X: the same memory, no copy.
     Y = X ⊙ M / (1 − rate), so dX = dY ⊙ M / (1 − rate): the same entries, remembered.
     raises   ValueError unless 0 ≤ rate < 1
     """

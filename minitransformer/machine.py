@@ -52,7 +52,7 @@ def refuse_no_loopback() -> None:
         with socket.create_server((LOOPBACK, 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5).close()
     except OSError as error:
-        raise OSError(f"{LOOPBACK}, by which processes of this machine reach each other: {error}") from None
+        raise OSError(f"processes of this machine can't reach each other at {LOOPBACK}: {error}") from None
 
 
 @functools.cache

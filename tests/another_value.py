@@ -22,8 +22,6 @@ def others(parameter: inspect.Parameter, value: Any) -> Iterator[Any]:
             yield from get_args(part)
         if part is bool:
             yield not value
-        elif part is str:  # DeBERTa's index
-            yield "code"
         elif part is int:
             yield from (1, 2, 3, 4, 5, 10, 50)
         elif part is float:

@@ -117,7 +117,10 @@ def _sees(own: Array, theirs: Array, causal: bool) -> Array | None:
 
 
 def in_turns(function: Callable[..., Worker], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The results of the workers of a ring, which in each step work one after the other, in this process."""
+    """The results of the workers of a ring, which in each step work one after the other, in this process.
+
+    They all take equally many steps.
+    """
     workers, results = [function(*own) for own in arguments], []
     handed: list[Any] = [None] * len(workers)
     while len(results) < len(workers):
@@ -157,8 +160,8 @@ def in_processes(function: Callable[..., Worker], arguments: Sequence[tuple[Any,
                     results[answers[answer]] = answer.recv()
                 except EOFError:
                     raise ChildProcessError(
-                        f"worker {answers[answer]} of {W} has ended without a result; "
-                        'a script that starts processes needs its `if __name__ == "__main__":`'
+                        f"worker {answers[answer]} of {W} has ended without a result; what it said "
+                        'stands above. Without `if __name__ == "__main__":` a script can\'t start processes'
                     ) from None
         return [results[r] for r in range(W)]
     finally:

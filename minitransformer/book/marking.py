@@ -37,7 +37,7 @@ def report(paths: Sequence[Path], tell: Callable[[str], None], table: Path | Non
     As many run at a time as there are cores, and the lines come as soon as one and all before it have run.
     table    a .csv file, which is written at the end: the same table for a spreadsheet, also of one notebook
     raises   BookError that names all files that are no notebooks, before any of them runs, or where no notebook can be run;
-             also for a table that could not be written, or would be written over an answer
+             also for a table that could not be written, or would be written over an answer. OSError without a loopback
     """
     if table and table.suffix != ".csv":
         raise BookError(f"{table}: should be a .csv file for the table, such as marks.csv")

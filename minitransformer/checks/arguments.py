@@ -107,10 +107,11 @@ def asked_of(function: Callable[..., Any]) -> Asked:
 
 
 def _made_of(value: Any) -> str:
-    """How an array is made of a list or a tuple that was given in its place."""
+    """What to do about a list or a tuple that was given in the place of an array."""
     if len(value) == 2 and callable(value[1]):
         return "; it is a value with its pullback, Y, pullback = f(...)"
-    return "" if is_named(value) else "; np.array makes one of it"
+    arrays = any(isinstance(item, np.ndarray) for item in value)
+    return "" if arrays or is_named(value) else "; np.array makes one of it"
 
 
 def examine(arguments: dict[str, Any], asked: Asked) -> None:

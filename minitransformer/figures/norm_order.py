@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import FAINT, figure
 from minitransformer.models import Block, Stack
 from minitransformer.pullback import tree_leaves
 from minitransformer.typing import Array
@@ -46,6 +46,6 @@ def draw(data: NormOrder) -> Figure:
     ax.set(yscale="log", ylim=(0.2, 11), ylabel="gradient norm\n÷ that of block 24")
     ax.set_yticks([0.25, 0.5, 1, 2, 4, 8], ["¼", "½", "1", "2", "4", "8"])
     ax.minorticks_off()
-    ax.axhline(1, color="0.7", linewidth=0.8, linestyle="-", zorder=0)
+    ax.axhline(1, color=FAINT, linewidth=0.8, linestyle="-", zorder=0)
     ax.legend()
     return fig

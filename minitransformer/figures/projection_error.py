@@ -44,10 +44,11 @@ def draw(data: ProjectionError) -> Figure:
         ax.plot(flat, errors.ravel(), marker, color=line.get_color(), markersize=6, alpha=0.5, linestyle="none")
     ax.axhline(EPS, color="0.4", linewidth=1.5, linestyle="-")
     ax.plot([data.needed], [EPS], "k*", markersize=20)
-    ax.annotate("Theorem 1\nfor ε = ½", (data.needed, EPS), (14, -48), textcoords="offset points")
+    says = {"xytext": (-6, 14), "textcoords": "offset points", "ha": "right"}
+    ax.annotate("Theorem 1, for ε = ½", (data.needed, EPS), **says)
     ax.axvline(data.n, color=FAINT, linewidth=1, linestyle="-", zorder=0)
     ax.set(xscale="log", yscale="log", xlabel="rows $k$ of $R$", ylabel="relative error")
     ax.set_xticks([8, 32, 128, 512, 2048], ["8", "32", "128", "512 = n", "2048"])
     plain_ticks(ax, y=[0.1, 1, 10])
-    ax.legend(loc="upper right")
+    ax.legend(loc="lower left")
     return fig

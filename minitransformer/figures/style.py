@@ -26,7 +26,7 @@ COLOURS = 256  # in a picture's palette, which makes it less than half as heavy
 LETTERS = {"#c8553d": "#c14e36", "#3b8554": "#37804f", "#b8860b": "#8f6608"}
 
 WEIGHTS = "Blues"  # of attention and of gates: white is none, and the darker, the larger
-FAINT = "0.55"  # the lightest grey of a line that says something: white is 3.3 times lighter; what is paler only parts
+FAINT = "0.55"  # the lightest grey of a line that says something: white is 3.3 times lighter; what is paler only separates things
 SIGNED = "RdBu"  # numbers around zero: white is zero, blue positive, red negative (in grey see `minuses`)
 
 STYLE = {

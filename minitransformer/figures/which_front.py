@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.experiments.table import BOTH, table
 from minitransformer.experiments.which_cost import LENGTHS
-from minitransformer.figures.style import figure, plain_ticks
+from minitransformer.figures.style import FAINT, figure, plain_ticks
 from minitransformer.typing import Array
 
 SHOWN = (LENGTHS[0], LENGTHS[-1])
@@ -78,7 +78,7 @@ def draw(data: WhichFront) -> Figure:
             place = {"xytext": (4 * above - 8, 7) if above else (-10, -4), "ha": "left" if last else "right"}
             place["va"] = "bottom" if above else "top"
             ax.annotate(name, (front.times[k], front.quality[k]), textcoords="offset points", linespacing=1.1, **place)
-        ax.axvline(1, color="0.75", linewidth=1.5, linestyle=":", zorder=0)
+        ax.axvline(1, color=FAINT, linewidth=1.5, linestyle=":", zorder=0)
         left, right = 0.06 * front.times.min(), 1.6 * front.times.max()  # room for a name
         ax.set(
             xscale="log", title=f"$n$ = {n:,}", xlabel="time over that of causal dense attention", xlim=(left, right)

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.experiments.table import table
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import FAINT, figure
 from minitransformer.typing import Array
 
 RANGES = {"recall": (0, 1.05), "text": (2.3, 3.7), "digits": (0, 1), "listops": (0.45, 0.85)}
@@ -47,7 +47,7 @@ def draw(data: WhichRope) -> Figure:
         low, high = RANGES[task]
         ends, noise = np.array([low, high]), data.noise[task]
         ax.fill_between(ends, ends - noise, ends + noise, color="0.9", zorder=0)
-        ax.plot(ends, ends, "-", color="0.6", linewidth=1.5, zorder=1)
+        ax.plot(ends, ends, "-", color=FAINT, linewidth=1.5, zorder=1)
         places = dict(zip(names, data.means[task], strict=True))
         ax.plot(*data.means[task].T, "o", color="#20639b", markersize=8, linestyle="")
         ax.plot(*places["softmax"], "s", color="#c8553d", markersize=12)

@@ -148,7 +148,7 @@ class Kerple(OffsetBias):
 
 @frozen
 class KerpleLog(Kerple):
-    """The bias −p ln(1 + a |i − j|), with p and a of each head at least 0.01.
+    """The bias −p ln(1 + a |i − j|), with p and a of each head at least 0.01. By name: curve=log; power and weighted are others.
 
     heads    H
     source   Chi, Fan, Ramadge and Rudnicky 2022, for causal attention; here t = |i − j| both ways

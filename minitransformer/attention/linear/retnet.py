@@ -56,8 +56,8 @@ class RetNet(Memory):
 
     heads    H
     d        width of a head
-    source   Sun et al. 2023; its code divides by √d, and its norm has no gain. There a row of weights whose sum is above 1 is
-             divided by it, which the norm undoes
+    source   Sun et al. 2023; its code divides by √d, and its norm has no gain. There a row of weights is divided by |its sum|
+             if that is above 1, which the norm undoes but for its ε
     cost     O(n d dv) time; one new token costs O(d dv). Always causal
     """
 

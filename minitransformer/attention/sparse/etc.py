@@ -220,8 +220,9 @@ class ETC(Core):
     radius     of the window
     global_tokens   g, rows that the model puts in front of the text, learned and for no word
     clip       offsets with a label of their own, to each side
-    source     Ainslie et al. 2020; Borealis II, figure 9b. In their code each of the four kinds of pairs (word to word, word to
-               global, …) has keys and values of its own unless told to share them; here all share one projection
+    source     Ainslie et al. 2020; Borealis II, figure 9b. In their code the four kinds of pairs (word to word, word to
+               global, …) can have keys and values of their own; by default they share one projection, as here, and only the
+               outputs of global rows have another
     cost       O(n (radius + g) d)
     """
 

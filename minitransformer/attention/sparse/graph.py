@@ -72,7 +72,7 @@ class Graph:
         return A / A.sum(-1, keepdims=True)
 
     def spectral_gap(self) -> float:
-        """1 − |λ₂| of the walk: after t steps its memory of the start has shrunk like |λ₂|^t; 0 if the graph is not connected.
+        """1 − |λ₂| of the walk: after t steps its memory of the start has shrunk like |λ₂|^t; about 0 if it is not connected.
 
         P = D⁻¹ A is similar to the symmetric D^{−1/2} A D^{−1/2}, so its eigenvalues are real; the largest is 1.
         """
