@@ -37,7 +37,7 @@ def data(m: int = 40, noise: float = 0.4, seed: int = 1) -> KernelSmoothed:
 def draw(data: KernelSmoothed) -> Figure:
     """The measurements as dots, the sine in grey, a curve for each width."""
     fig, ax = figure(height=5)
-    ax.plot(data.q, data.truth, color=FAINT, linewidth=7, linestyle="-", label="the sine")
+    ax.plot(data.q, data.truth, color=FAINT, linewidth=3, linestyle="-", label="the sine")
     ax.plot(data.k, data.v, "o", color="0.3", markersize=7, linestyle="none", label="measured")
     for width, curve in data.smoothed.items():
         ax.plot(data.q, curve, label=f"width {width:g}")

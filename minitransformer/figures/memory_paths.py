@@ -16,7 +16,7 @@ RULES = ("sum", "decay 0.8", "delta", "delta, β = 0.5")
 TITLES = ("they add", "they correct, magnified")
 COLOURS = ("C0", "C3", "C1", "C4")
 LINES = ("-", ":", "--", "-.")
-PLACES = ((3.2, 2.8), (0.8, 2.6), (1.3, 0.15), (0.0, 0.42))  # of the names of rules
+PLACES = ((3.2, 2.8), (1.2, 2.9), (1.3, 0.15), (0.0, 0.42))  # of the names of rules
 NUMBERS = ((0.93, 1.48), (0.17, 1.48), (-0.09, 1.22))  # and of pairs
 
 
@@ -51,7 +51,7 @@ def data(passes: int = 2) -> MemoryPaths:
 
 
 def draw(data: MemoryPaths) -> Figure:
-    """Left: the rules that add. Right, magnified: the rules that correct. Rings are contours of the loss, on a grey line the pair
+    """Left: the rules that add. Right, magnified: the rules that correct. Rings are contours of the loss, on a straight line the pair
     of its number is right, and the star is least squares.
     """
     fig, axes = figure(1, 2, height=5.2)

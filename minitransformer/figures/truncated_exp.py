@@ -62,7 +62,7 @@ def data(n: int = 64, d: int = 16, seed: int = 0) -> TruncatedExp:
 def draw(data: TruncatedExp) -> Figure:
     """Above the functions; below the errors, on a logarithmic axis, by the degree."""
     fig, (above, below) = figure(2, 1, height=9)
-    above.plot(data.t, data.exp, color=FAINT, linewidth=7, linestyle="-", label="exp")
+    above.plot(data.t, data.exp, color=FAINT, linewidth=3, linestyle="-", label="exp")
     for degree, curve in data.polynomials.items():
         above.plot(data.t, curve, label=f"degree {degree}")
     above.axhline(0, color="black", linewidth=1, linestyle="-")
