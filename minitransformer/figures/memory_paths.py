@@ -51,8 +51,8 @@ def data(passes: int = 2) -> MemoryPaths:
 
 
 def draw(data: MemoryPaths) -> Figure:
-    """Left: the rules that add. Right, magnified: the rules that correct. Rings are contours of the loss, on a straight line the pair
-    of its number is right, and the star is least squares.
+    """Left: the rules that add. Right, magnified: the rules that correct. Rings are contours of the loss, on a straight line the
+    pair of its number is right, and the star is least squares.
     """
     fig, axes = figure(1, 2, height=5.2)
     for ax, rules, top, title in zip(axes, ((0, 1), (2, 3)), (5.0, 1.8), TITLES, strict=True):
