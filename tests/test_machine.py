@@ -127,6 +127,8 @@ def test_without_a_loopback_nobody_is_waited_for(monkeypatch):
         raise OSError(101, "Network is unreachable")
 
     monkeypatch.setattr(machine.socket, "create_connection", unreachable)
+    for module in ("nbclient", "ipykernel", "distributed"):
+        pytest.importorskip(module)
     for starts in (running.jupyter, run._client(None, None, workers=1, trials=1).__enter__):
         with pytest.raises(OSError, match=r"processes .* reach each other at 127\.0\.0\.1: .*unreachable"):
             starts()

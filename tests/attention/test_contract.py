@@ -225,7 +225,7 @@ def test_groups_of_heads_share_their_keys(name, causal, groups):
     [name for name, part in PARTS.items() if isinstance(part, Core) and can(part, True) and not part.looks_ahead],
 )
 def test_fewer_queries_than_keys_are_the_last_ones(name, n, tier):
-    """The last n rows of attention over all, and the gradients that these rows send back; a stream has as many rows as Q."""
+    """The last n rows of attention over all, and the gradients that these rows send back; cores with streams refuse them."""
     core, m = PARTS[name], 40
     params, (Q, *others) = contract.some(core), contract.heads_for(core, m)
     dY = np.random.default_rng(5).standard_normal(others[1].shape) * (np.arange(m) >= m - n)[:, None]

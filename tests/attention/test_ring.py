@@ -133,7 +133,7 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path):
     said = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300).stderr
     assert "its bootstrapping phase" in said
     assert "AttributeError" not in said
-    assert said.endswith('Without `if __name__ == "__main__":` a script can\'t start processes\n')
+    assert 'Without `if __name__ == "__main__":` a script can\'t start processes\n' in said
 
 
 def test_without_workers_there_are_no_results():

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from minitransformer import experiments
 from minitransformer.experiments import capsules
 
 
@@ -16,10 +15,3 @@ def test_in_the_first_round_all_classes_share_a_capsule(monkeypatch):
     kept = np.array(found["kept"])
     assert kept.shape == (len(capsules.KEPT), 3, 36, 10)
     np.testing.assert_allclose(kept.sum(-1), 1, atol=0.006)  # of ten numbers with three decimals
-
-
-def test_agreement_sharpens_a_little_in_every_training():
-    for trial, result in experiments.load("capsules"):
-        if len(sharing := result.get("sharing", [])) > 1:
-            assert sharing[0] == 10, trial
-            assert (np.diff(sharing) < 0).all(), trial

@@ -10,7 +10,7 @@ def test_a_window_gives_nothing_away_kernel_attention_much_and_only_dense_attent
     for trial, result in experiments.load("four_attentions"):
         found.setdefault(trial.attention.partition(":")[0], []).append(result)
     window, dense = ([run["bits"] for run in found[name]] for name in ("window", "softmax"))
-    assert np.mean(window) < np.mean(dense) < np.mean(window) + 0.1, "slightly better on average"
+    assert np.mean(window) < np.mean(dense) < np.mean(window) + 0.05, "slightly better on average"
     bits = {name: np.mean([run["bits"] for run in runs]) for name, runs in found.items()}
     assert bits["softmax"] < bits["delta"] < bits["softmax"] + 0.25
     tables = {name: all_bytes for name, all_bytes, *_ in experiments.load("training_text").results[0]["bits"]}

@@ -73,8 +73,7 @@ def test_what_the_record_of_the_dictionary_says():
         values = np.random.default_rng(0).integers(0, k, (20000, k))
         commonest = np.mean([np.bincount(v).max() for v in values]) / k
         assert commonest < min(right["gat", k])
-        assert max(right["gat", k]) < (commonest + 1) / 2, "nearer to that than to all"
-        assert k == 4 or max(right["gat", k]) < commonest + 0.06
+        assert max(right["gat", k]) < commonest + (0.15 if k == 4 else 0.06)
     assert max(right["gat, 8 heads", 16]) < min(right["gat, 8 heads", 8]) < 0.9
 
 
@@ -85,14 +84,15 @@ def test_what_the_record_of_the_two_graphs_says():
         right.setdefault((trial.data, trial.kind), []).append(result["right"])
     assert all(len(each) == 10 for each in right.values())
     kinds = ("gcn", "gat", "gatv2")
-    assert all(min(right["karate club", kind]) > max(right["karate club", "no graph"]) for kind in kinds)
+    assert min(min(right["karate club", kind]) for kind in kinds) >= 28 / 32
+    assert max(right["karate club", "no graph"]) < 0.65
     means = [np.mean(right["karate club", kind]) for kind in kinds]
     assert min(means) > np.mean(right["karate club", "no graph"]) + 0.3
     assert np.ptp(means) < 1 / 32, "less than one of the 32"
     topics = {kind: np.array(right["Python topics", kind]) for kind in (*kinds, "no graph")}
     assert all(topics[kind].mean() < topics["no graph"].mean() + 0.03 for kind in kinds)
     assert (topics["gat"] > topics["gcn"]).sum() > 5, "in most"
-    assert (topics["gat"] > topics["no graph"]).sum() <= 5, "not in most"
+    assert all((topics[kind] > topics["no graph"]).sum() <= 5 for kind in kinds), "not in most"
 
 
 def test_what_the_record_of_many_edges_says():

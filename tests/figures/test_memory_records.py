@@ -77,10 +77,11 @@ def test_some_trainings_think_longer_about_what_is_harder():
     cheap, dear, blocks = found.steps[0.001], found.steps[0.01], found.steps[-1.0]
     longer = cheap[:, 8] - cheap[:, 1] > 1.5
     short = np.concatenate([cheap[~longer], dear])
-    assert longer.any(), "a model can learn to think longer about what is harder, but it need not"
+    assert longer.any(), "a model can learn to think longer about what is harder"
     assert (short[:, 8] - short[:, 1] < 0.5).all()
     assert (np.diff(cheap[longer][:, 1:9]) > 0).all()
     assert short[:, :9].max() < 3.5
+    assert dear[:, :9].max() < 3
     rights, halting = found.right, max(found.right[price][:, 5].max() for price in (0.001, 0.01))
     for control, worst in ((blocks, rights[-1.0]), (found.steps[0.0], rights[0.0])):
         assert (control[:, :9] == STEPS).all()
@@ -157,7 +158,7 @@ def test_two_taps_tie_a_value_to_the_key_beside_it():
             assert max(right[name]) < often + 0.02, name
         assert min(*right["two taps"], *right["four taps"]) > 0.95
         assert abs(np.mean(right["two taps"]) - np.mean(right["four taps"])) < 0.01
-        assert max(right["softmax, two blocks"]) > 0.985, "not every training has to find it"
+        assert max(right["softmax, two blocks"]) > 0.985
     parameters = {trial.model: found["parameters"] for trial, found in record}
     assert parameters["two taps"] == parameters["gated-delta"] + 3 * 32 * 2
 
@@ -181,7 +182,7 @@ def test_a_reach_of_two_counts_and_nothing_else_does():
         trained, longer, longest = (found[f"bits {first} to {last}"] for first, last in PLACES)
         if trial.attention.endswith("reach=2"):
             assert trained > 0.99, trial
-            assert longer > 0.95, trial
+            assert longer > 0.98, trial
             assert longest > 0.6, trial
         else:
             assert trained < 0.8, trial

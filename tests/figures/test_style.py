@@ -138,8 +138,8 @@ def test_letters_in_the_colour_of_a_line_can_be_read(tmp_path, monkeypatch):
     assert min(contrast(word.get_color()) for word in words) >= 4.5
 
 
-def test_a_line_that_says_something_can_be_seen():
-    """Level AA wants 3 of what is no letter: of the cycle's colours, and of the faintest grey."""
+def test_the_colours_of_lines_can_be_seen():
+    """Level AA wants 3 of what is no letter: of the cycle's colours, and of FAINT."""
     lines = [*style.STYLE["axes.prop_cycle"].by_key()["color"], style.FAINT]
     assert min(map(contrast, lines)) >= 3
 

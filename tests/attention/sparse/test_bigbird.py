@@ -94,19 +94,6 @@ def test_several_global_blocks(b):
         assert len(last) == min(t + 1, 2 + 1 + 1)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_no_block_is_favoured(causal):
-    """Of twelve blocks the last but one, if not causal, draws two of eight, and the last, if causal, two of nine."""
-    row, free = (11, range(1, 10)) if causal else (10, range(1, 9))
-    drawn = [
-        np.flatnonzero(BigBird(random=2, block=1, seed=seed)(12, 12, causal=causal).mask[row]) for seed in range(400)
-    ]
-    counts = np.bincount(np.concatenate(drawn), minlength=12)[list(free)]
-    expected = 800 / len(free)
-    assert counts.sum() == 800
-    assert abs(counts - expected).max() < 5 * np.sqrt(expected)
-
-
 def test_heads_draw_differently_and_once():
     pattern = BigBird(random=2, block=4, heads=3)
     masks = pattern(80, 80, causal=False).mask
