@@ -148,7 +148,9 @@ class Kerple(OffsetBias):
 
 @frozen
 class KerpleLog(Kerple):
-    """The bias −p ln(1 + a |i − j|), with p and a of each head at least 0.01. By name: curve=log; power and weighted are others.
+    """The bias −p ln(1 + a |i − j|), with p and a of each head at least 0.01.
+
+    One of three curves: "kerple:curve=power" is KerplePower, and "kerple:curve=weighted" is KerpleWeighted.
 
     heads    H
     source   Chi, Fan, Ramadge and Rudnicky 2022, for causal attention; here t = |i − j| both ways
