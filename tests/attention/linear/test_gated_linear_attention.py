@@ -10,6 +10,7 @@ import minitransformer as mt
 from minitransformer.attention import decay_mask, gated_linear_attention, kernel_attention
 from minitransformer.backend import available
 from minitransformer.functional import softmax
+from tests.tiers import assert_every_tier_gives
 
 pytestmark = pytest.mark.usefixtures("definitions")
 
@@ -78,15 +79,7 @@ def test_a_memory_that_grows(channels):
     """ln α above 0 is refused nowhere, and the tiers agree there, too."""
     *others, log_decay = random_inputs(16, (), n=40, channels=channels)
     arrays = *others, -log_decay / 4
-    expected = loops(*arrays)
-    _, by_definition = gated_linear_attention(*arrays)
-    for tier in available():
-        with mt.backend(tier):
-            Y, pullback = gated_linear_attention(*arrays)
-            gradients = pullback(expected)
-        assert np.allclose(Y, expected, rtol=1e-9)
-        for gradient, same in zip(gradients, by_definition(expected), strict=True):
-            assert np.allclose(gradient, same, rtol=1e-8, atol=1e-9 * abs(same).max())
+    assert_every_tier_gives(loops(*arrays), gated_linear_attention, *arrays)
 
 
 @gates
