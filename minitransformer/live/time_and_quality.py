@@ -96,7 +96,7 @@ def still(data: dict[str, Any]) -> Figure:
             ax.annotate(name.replace("-", "\n"), where[name], beside, **style)
         ax.plot(*where["softmax"], "s", color="#c8553d", markersize=11)
         ax.text(2, where["softmax"][1], "dense", color="#c8553d", va="center")
-        ax.set(xscale="log", title=f"{task} alone", xlim=(0.0006, 11), ylim=(-0.4, 1.35))
+        ax.set(xscale="log", title=f"{task} alone", xlim=(0.0003, 11), ylim=(-0.4, 1.35))
         plain_ticks(ax, x=[0.01, 0.1, 1])
         ax.set_yticks([0, 0.5, 1])
     axes[0].set_ylabel("learned")
