@@ -84,16 +84,18 @@ def latent_attention(
     *,
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
+    scale: float | None = None,
     absorbed: bool = False,
 ) -> tuple[Float[Array, "*batch heads n dv"], Pullback]:
     """Attention of H heads to keys and values that are made from one latent row for each token.
 
-        Y_h = softmax((Q_h (C W_uk,h)ᵀ + Q_R,h K_Rᵀ) / √(d + d_r)) C W_uv,h
+        Y_h = softmax(scale · (Q_h (C W_uk,h)ᵀ + Q_R,h K_Rᵀ)) C W_uv,h
 
     Q_R, K_R   the part that is turned, if positions count; K_R is one key for all heads
     W_uk       (r, H·d), and W_uv (r, H·dv): columns h·d … (h + 1)·d − 1 are those of head h
     causal     query i sees keys j ≤ i only; with m ≠ n the queries are the last n of the m positions
     mask       True where query i sees key j; must broadcast to (*batch, H, n, m)
+    scale      1/√(d + d_r) by default
     absorbed   the same numbers with the brackets elsewhere: no keys or values are made
     source     DeepSeek-AI 2024a (DeepSeek-V2), equations 9 to 19
     cost       O(n m H (d + d_r + dv) + m r H (d + dv)) time; absorbed O(n m H (2 r + d_r) + n r H (d + dv)): more for many
@@ -107,7 +109,7 @@ def latent_attention(
         columns = f"{W_uk.shape[1]} and {so_many(W_uv.shape[1], 'column')}"
         heads = f"{so_many(H, 'head')} of width {d}"
         raise ValueError(f"W_uk, W_uv: {columns}, for {heads}, should be {H * d} and a multiple of {H}")
-    scale = scale_for(d + Q_R.shape[-1])
+    scale = scale_for(d + Q_R.shape[-1], scale)
     if absorbed:
         W_k, W_v = split_heads(W_uk, H), split_heads(W_uv, H)
         queries, keys = np.concatenate([Q @ W_k.mT, Q_R], -1), np.concatenate([C, K_R], -1)[..., None, :, :]

@@ -122,6 +122,7 @@ def pooled_attention(
     block: int,
     window: int,
     mask: Bool[Array, "*batch m"] | None = None,
+    scale: float | None = None,
 ) -> tuple[Float[Array, "*batch heads n d"], PooledAttentionPullback]:
     """One softmax over the last rows of C and over the rows of all complete blocks. A row is key and value, for all heads.
 
@@ -132,6 +133,7 @@ def pooled_attention(
     block    s, tokens in a block
     window   w: a query sees itself and the w − 1 rows before it, whether or not their block is complete
     mask     True where a token is there; a block without any is not seen
+    scale    1/√d by default
     source   DeepSeek-AI 2026 (DeepSeek-V4), its heavily compressed attention
     cost     O(n (w + m/s) d) time, O(n + m) memory, in the tier "numpy" O(n m d) and O(n m). Always causal
     returns  Y and a pullback: dQ, dC, dE = pullback(dY), and dsink if there is a sink
@@ -143,12 +145,13 @@ def pooled_attention(
     refuse_more_queries(n, m)
     if E.shape[-2] != m // block:
         raise ValueError(f"E: {so_many(E.shape[-2], 'row')} for {m // block} complete blocks of {block} in {m} tokens")
-    return _attend(Q, C, E, sink, block, window, m, mask)
+    return _attend(Q, C, E, sink, block, window, m, mask, scale)
 
 
 def _attend(
-    Q: Array, C: Array, E: Array, sink: Array | None, block: int, window: int, length: int, mask: Array | None = None
-) -> tuple[Array, PooledAttentionPullback]:
+    Q: Array, C: Array, E: Array, sink: Array | None, block: int, window: int, length: int,
+    mask: Array | None = None, scale: float | None = None,
+) -> tuple[Array, PooledAttentionPullback]:  # fmt: skip
     """The same, where C may have only the last rows of `length`. Keys are E, zeros up to a whole tile, and C."""
     n, m, count = Q.shape[-2], C.shape[-2], E.shape[-2]
     filled = np.zeros((*E.shape[:-2], -count % TILE, E.shape[-1]), E.dtype)
@@ -157,7 +160,7 @@ def _attend(
         blocks = mask[..., : count * block].reshape(*mask.shape[:-1], count, block).any(-1)
         mask = np.concatenate([blocks, np.zeros(filled.shape[:-1], bool), mask], -1)[..., None, None, :]
     pattern = _pattern(length - n, n, m, count, block, window)
-    Y, attention = block_sparse_attention(Q, rows, rows, pattern, None, sink, mask=mask)
+    Y, attention = block_sparse_attention(Q, rows, rows, pattern, None, sink, mask=mask, scale=scale)
     return Y, PooledAttentionPullback(attention, count, m)
 
 

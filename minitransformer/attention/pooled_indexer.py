@@ -70,12 +70,14 @@ def chosen_rows_attention(
     *,
     window: int,
     mask: Bool[Array, "*batch m"] | None = None,
+    scale: float | None = None,
 ) -> tuple[Float[Array, "*batch heads n d"], ChosenRowsPullback]:
     """One softmax over the last w rows of C and over those rows of E that each query has chosen. A row is key and value.
 
     chosen   (*batch, n, k), the rows of E that each query sees, −1 for none; all heads see the same ones
     window   w: a query sees itself and the w − 1 rows before it
     mask     True where a token is there
+    scale    1/√d by default
     cost     O(n (w + k) d) time, O(n (w + k) + m d) memory. Always causal, if the choice is
     returns  Y and a pullback: dQ, dC, dE, dsink = pullback(dY)
     raises   TypeError for a wrong shape or dtype; ValueError for more queries than rows, or a choice that does not fit
@@ -93,7 +95,7 @@ def chosen_rows_attention(
     near = np.where(near < 0, -1, near + count)
     lists = np.concatenate([chosen, np.broadcast_to(near, (*chosen.shape[:-1], near.shape[-1]))], -1)
     rows = np.concatenate([E, C], -2)[..., None, :, :]
-    _, attention = attend_to_chosen(Q, rows, rows, lists, 1, causal=False, weigh=True)
+    _, attention = attend_to_chosen(Q, rows, rows, lists, 1, causal=False, weigh=True, scale=scale)
     L = np.logaddexp(attention.L, sink[:, None])
     share = np.exp(attention.L - zero_if_minus_infinite(L))  # of the keys; the sink has the rest
     Y = share[..., None] * attention.Y

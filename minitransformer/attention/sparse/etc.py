@@ -174,11 +174,13 @@ def etc_attention(
     global_tokens: NonNegative = 1,
     radius: NonNegative = 32,
     mask: Bool[Array, "..."] | None = None,
+    scale: float | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], ETCPullback]:
     """Attention of [g; x] in which words see words within a radius, and the first `global_tokens` rows see and are seen by all.
 
     R, b     a vector and a number for each of the r = 2 clip + 4 labels (labels_of): r even, at least 4
     mask     True where a key is there, (…, 1, n)
+    scale    1/√d by default
     source   Borealis II, figure 9b; Ainslie et al. 2020
     cost     O(n (radius + global_tokens) d): words are cut into blocks; each sees itself, the two beside it and the global rows
     returns  Y and a pullback: dQ, dK, dV, dR, db = pullback(dY). Never causal: global rows see all, and are seen by all
@@ -192,7 +194,7 @@ def etc_attention(
     there = np.ones((n, 1), bool) if there is None else np.broadcast_to(there, (*there.shape[:-2], n, 1))
     i, j = np.arange(g)[:, None], np.arange(n)
     label = labels_of(i, j, global_tokens=g, clip=clip)
-    Y_g, of_globals = labelled_attention(Q[..., :g, :], K, V, R, b, label, mask=there.mT)
+    Y_g, of_globals = labelled_attention(Q[..., :g, :], K, V, R, b, label, mask=there.mT, scale=scale)
     blocks = Blocks(n - g, g, min(max(radius, BLOCK), max(n - g, 1)))
     i = g + blocks.size + np.arange(blocks.size)[:, None]  # of the second of three blocks, behind the global rows
     j = np.arange(g + 3 * blocks.size)
@@ -201,6 +203,7 @@ def etc_attention(
         *(in_blocks(Q[..., g:, :], blocks.size), blocks.seen(K), blocks.seen(V), R[..., None, :, :], b[..., None, :]),
         labels_of(i, j, global_tokens=g, clip=clip),
         mask=near & blocks.seen(there).mT,
+        scale=scale,
     )
     return np.concatenate([Y_g, from_blocks(Y_w, blocks.n)], -2), ETCPullback(of_globals, of_words, blocks)
 

@@ -69,6 +69,7 @@ def longformer_attention(
     dilation: int = 1,
     global_tokens: NonNegative = 1,
     mask: Bool[Array, "..."] | None = None,
+    scale: float | None = None,
     encoding: Encoding | None = None,
     params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
@@ -76,13 +77,14 @@ def longformer_attention(
 
     radius         of the window, half of the "attention_window" in published configs; dilation: as in `Window`
     mask           True where query i sees key j; must broadcast to (*batch, n, n)
+    scale          1/√d by default, or that of the encoding, as in `attend`; for both kinds of queries
     encoding       an encoding of positions in all scores, and params, its parameters
     source         Borealis II, figure 9a; Aalto 3.1.2. Beltagy et al. 2020
     cost           O(n (radius + global_tokens) d), O(n² d) with an encoding. Global rows see what comes later: never causal
     returns        Y and a pullback: dQ, dK, dV, dQ_g, dK_g, dV_g = pullback(dY), after dparams if there is an encoding. Of Q only
                    the rows that are not global have a gradient, of Q_g only those that are
-    raises         TypeError for a wrong shape or dtype, ValueError for a radius or global_tokens below 0, or a mask that
-                   does not fit
+    raises         TypeError for a wrong shape or dtype, ValueError for a radius or global_tokens below 0, a mask that does not
+                   fit, or a scale beside an encoding that has its own
     """
     one_dtype(Q=Q, K=K, V=V, Q_g=Q_g, K_g=K_g, V_g=V_g)
     n = Q.shape[-2]
@@ -95,11 +97,13 @@ def longformer_attention(
     # the queries of an encoding are the last positions, which the global ones are not: so all rows are queries
     if encoding is not None:
         first = np.arange(n)[:, None] < g
-        Y, everything = attend(encoding, params, Q_g, K_g, V_g, mask=first if mask is None else first & mask)
-        Y_local, near = attend(encoding, params, Q[..., g:, :], K, V, mask=below, pattern=pattern)
+        Y, everything = attend(
+            encoding, params, Q_g, K_g, V_g, mask=first if mask is None else first & mask, scale=scale
+        )
+        Y_local, near = attend(encoding, params, Q[..., g:, :], K, V, mask=below, pattern=pattern, scale=scale)
         return np.concatenate([Y[..., :g, :], Y_local], -2), EncodedLongformerPullback(everything, near, g)
-    Y_global, everything = dot_product_attention(Q_g[..., :g, :], K_g, V_g, mask=above)
-    Y_local, near = block_sparse_attention(Q[..., g:, :], K, V, pattern, mask=below)
+    Y_global, everything = dot_product_attention(Q_g[..., :g, :], K_g, V_g, mask=above, scale=scale)
+    Y_local, near = block_sparse_attention(Q[..., g:, :], K, V, pattern, mask=below, scale=scale)
     return np.concatenate([Y_global, Y_local], -2), LongformerPullback(everything, near, g)
 
 

@@ -94,6 +94,7 @@ def bigbird_attention(
     *,
     block: int,
     mask: Bool[Array, "..."] | None = None,
+    scale: float | None = None,
 ) -> tuple[Float[Array, "*batch heads tokens dv"], BlockedPullback]:
     """BigBird by dense products alone, of keys that are rolled and gathered.
 
@@ -106,6 +107,7 @@ def bigbird_attention(
     drawn    (H, N − 2, r), the blocks that each head draws for rows 1 … N − 2: BigBird.drawn(N)
     block    b; N = ⌈n / b⌉
     mask     True where a key is there, (…, 1, n)
+    scale    1/√d by default
     source   Zaheer et al. 2020, appendix D; Lecture notes C.3. n need be no multiple of b
     cost     O(n (5 + r) b d) time, O(n (5 + r) (b + d)) memory in the tier "numpy"
     returns  Y and a pullback: dQ, dK, dV = pullback(dY). Not causal
@@ -124,7 +126,8 @@ def bigbird_attention(
     everywhere = [(K, V, there)]
     seen = [*everywhere, *zip(keys, values, masks, strict=True), *everywhere]
     found = [
-        dot_product_attention(q, k, v, mask=m.mT) for q, (k, v, m) in zip(_rows(in_blocks(Q, block)), seen, strict=True)
+        dot_product_attention(q, k, v, mask=m.mT, scale=scale)
+        for q, (k, v, m) in zip(_rows(in_blocks(Q, block)), seen, strict=True)
     ]
     Y = from_blocks(_unrows(tuple(y for y, _ in found)), n)
     return Y, BlockedPullback(tuple(pullback for _, pullback in found), looks, n, block)

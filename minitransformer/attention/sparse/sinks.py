@@ -81,7 +81,15 @@ def alone(X: Array) -> Array:
 
 
 def in_caches(
-    encoding: Any, params: Any, Q: Array, K: Array, V: Array, mask: Array | None, first: int, last: int
+    encoding: Any,
+    params: Any,
+    Q: Array,
+    K: Array,
+    V: Array,
+    mask: Array | None,
+    first: int,
+    last: int,
+    scale: float | None,
 ) -> tuple[Array, CachesPullback]:
     """Attention with an encoding of positions in the scores: the cache of each query is a text of its own, which it ends."""
     n, m = Q.shape[-2], K.shape[-2]
@@ -96,10 +104,12 @@ def in_caches(
         seen = whole[..., :early, :known]
         of_all = np.broadcast_to(places, (*whole.shape[:-2], *places.shape))
         seen_late = alone(np.take_along_axis(whole[..., early:, :], of_all, -1))
-    Y, soon = attend(encoding, params, Q[..., :early, :], K[..., :known, :], V[..., :known, :], causal=True, mask=seen)
+    Y, soon = attend(
+        encoding, params, Q[..., :early, :], K[..., :known, :], V[..., :known, :], causal=True, mask=seen, scale=scale
+    )
     caches = (np.ascontiguousarray(X[..., places, :].swapaxes(-3, -4)) for X in (K, V))
     queries = np.ascontiguousarray(alone(Q[..., early:, :]))
-    Y_late, later = attend(encoding, params, queries, *caches, causal=True, mask=seen_late)
+    Y_late, later = attend(encoding, params, queries, *caches, causal=True, mask=seen_late, scale=scale)
     Y = np.concatenate([Y, Y_late[..., 0, :].swapaxes(-2, -3)], -2)
     return Y, CachesPullback(soon, later, places, first, (K.shape, V.shape))
 
@@ -114,6 +124,7 @@ def sink_attention(
     last: int = 64,
     rotate: Any = None,
     mask: Bool[Array, "..."] | None = None,
+    scale: float | None = None,
     encoding: Encoding | None = None,
     params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
@@ -125,25 +136,26 @@ def sink_attention(
     The two products are one: a query becomes [R_i q_i, R_{min(i, a+w−1)} q_i], a sink [0, R_j k_j], any other key [R_j k_j, 0].
 
     first, last   a and w; with m ≤ a + w it is dense attention. K, V, mask: as in `dot_product_attention`
+    scale         1/√d by default, or that of the encoding, as in `attend`
     rotate        an encoding with `turn` (positions/rope.py); None for the same without any R
     encoding      an encoding of positions in the scores, and params, instead of `rotate`: the cache is a text of a + w positions
     source        Xiao et al. 2024, in whose code the cache is turned anew for every token
     cost          O(n (a + w) d) time, and as much memory with an encoding. Always causal
     returns       Y and a pullback: dQ, dK, dV = pullback(dY), after dparams if there is an encoding
-    raises        TypeError for a wrong shape or dtype, or a `rotate` without `turn`; ValueError for a < 0, w < 1, n > m, or an
-                  encoding beside `rotate`
+    raises        TypeError for a wrong shape or dtype, or a `rotate` without `turn`; ValueError for a < 0, w < 1, n > m, an
+                  encoding beside `rotate`, or a scale beside an encoding that has its own
     """
     n, m = Q.shape[-2], K.shape[-2]
     refuse_more_queries(n, m)
     if encoding is not None:
         if rotate is not None:
             raise ValueError("rotate: positions can act on queries and keys, or on scores by an encoding, not on both")
-        return in_caches(encoding, params, Q, K, V, mask, first, last)
+        return in_caches(encoding, params, Q, K, V, mask, first, last, scale)
     if rotate is not None and not hasattr(rotate, "turn"):
         raise TypeError(f"rotate: {type(rotate).__name__} turns nothing; RoPE does")
     pattern = Window(last - 1, global_tokens=first)(n, m, causal=True)
     if rotate is None:
-        return block_sparse_attention(Q, K, V, pattern, causal=True, mask=mask)
+        return block_sparse_attention(Q, K, V, pattern, causal=True, mask=mask, scale=scale)
     cap = first + last - 1
     late = min(max(cap - (m - n), 0), n)
     near, q = rotate.turn(Q, first=m - n, length=m)
@@ -152,7 +164,7 @@ def sink_attention(
     keys = np.zeros((*K.shape[:-1], 2 * K.shape[-1]), K.dtype)
     keys[..., first:, : K.shape[-1]], keys[..., :first, K.shape[-1] :] = turned[..., first:, :], turned[..., :first, :]
     queries = np.concatenate([near, np.concatenate([near[..., :late, :], far[..., 0, :]], -2)], -1)
-    scale = scale_for(Q.shape[-1])
+    scale = scale_for(Q.shape[-1], scale)
     Y, attention = block_sparse_attention(queries, keys, V, pattern, causal=True, mask=mask, scale=scale)
     return Y, SinksPullback(attention, q, far_turn, k, first, late)
 
