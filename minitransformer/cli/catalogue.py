@@ -38,7 +38,7 @@ def measured() -> str:
         f"Faster than dense: measured from {LENGTHS[0]:,} tokens on, in a layer of width {WIDTH} with {HEADS} heads, "
         f"on one core of each make of processor ({where}). zen-4-avx2 is zen-4 held to the vectors of AVX2."
     )
-    return textwrap.fill(said, columns())
+    return textwrap.fill(said, columns(), break_on_hyphens=False)
 
 
 def encodings(name: str | None = None) -> str:

@@ -126,8 +126,9 @@ def test_each_kind_says_from_which_length_on_it_is_faster():
     for_each = [said.count(f"faster than dense on {make}: ") for make in known]
     assert 0 < max(for_each[1:]) <= for_each[0], "the first was timed on all"
     assert said.count("faster than dense: ") + for_each[0] == len(ATTENTIONS) - 1, "all but dense attention itself"
-    assert "faster than dense: from 1,024 tokens on" in attentions("linear")
-    assert "faster than dense: from 1,024 tokens on" in attentions("pooled"), "was timed on one make only"
+    assert "faster than dense: from 1,024 tokens on" in " ".join(attentions("linear").split())
+    assert "faster than dense on zen-4: from 1,024 tokens on" in " ".join(attentions("pooled").split())
+    assert "on zen-5" not in attentions("pooled"), "was not timed there"
     assert re.search("on zen-4: forwards never.* on zen-5: never", " ".join(attentions("indexer").split()))
     where = " ".join(measured().split())
     assert "on one core of each make of processor (zen-4: AMD EPYC" in where

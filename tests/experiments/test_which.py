@@ -24,7 +24,7 @@ def found():
     return table()
 
 
-@pytest.fixture(scope="module", params=["zen-4", "zen-4-avx2", "zen-5"])
+@pytest.fixture(scope="module", params=["zen-4", "zen-4-avx2", "zen-5", "emerald-rapids"])
 def measured(request):
     """The table with the times of one make of processor of the book; a reader's own may show what it likes."""
     return table(request.param)
